@@ -1,0 +1,108 @@
+// The whole API on a page.
+//
+//   auto context = tilewise::Context::create();
+//   tilewise::Tensors t{};
+//   t.q = tilewise::Tensor(q, {batch, seqlen_q, heads_q, head_dim});     // float*, row-major
+//   t.k = tilewise::Tensor(k, {batch, seqlen_kv, heads_kv, head_dim});
+//   t.v = tilewise::Tensor(v, {batch, seqlen_kv, heads_kv, head_dim_v});
+//   t.o = tilewise::Tensor(o, {batch, seqlen_q, heads_q, head_dim_v});
+//   tilewise::Status status = tilewise::attention(*context, tilewise::Problem().with_causal(), t);
+//
+// That call plans once for each problem and keeps plan and workspace in the context. An engine does the same
+// by hand:
+//
+//   auto problem = tilewise::problem_from(options, t);     // or fill Problem with upper bounds
+//   auto plan = tilewise::plan(*problem, *context);        // says which kernel and how much scratch, or why
+//   none tilewise::Workspace workspace(*plan);                  // or the engine's own memory
+//   tilewise::prepare(*context, *plan);
+//   tilewise::forward(*context, *plan, t, workspace);      // only launches; any number of times
+//
+// Tensor names, shapes and units: tilewise_tensors in c.h. Semantics: docs/conventions.md.
+#ifndef TILEWISE_ATTENTION_H_
+#define TILEWISE_ATTENTION_H_
+
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "tilewise/plan.h"
+
+namespace tilewise {
+
+// Scratch of a plan's size, aligned, control block zeroed. Move-only; one call at a time.
+class Workspace {
+ public:
+  Workspace() = default;
+  explicit Workspace(const Plan& plan) : Workspace(plan.workspace_bytes) {}
+  explicit Workspace(int64_t bytes)
+      : bytes_(bytes < TILEWISE_CONTROL_BYTES ? TILEWISE_CONTROL_BYTES : bytes) {
+    data_.reset(::operator new (static_cast<size_t>(bytes_), std::align_val_t{TILEWISE_WORKSPACE_ALIGNMENT}));
+    std::memset(data_.get(), 0, TILEWISE_CONTROL_BYTES);
+  }
+  operator tilewise_workspace() const { return {data_.get(), bytes_}; }
+
+ private:
+  struct Free {
+    void operator()(void* data) const {
+      ::operator delete (data, std::align_val_t{TILEWISE_WORKSPACE_ALIGNMENT});
+    }
+  };
+  std::unique_ptr<void, Free> data_;
+  int64_t bytes_ = 0;
+};
+
+inline Status prepare(const Context& context, const Plan& plan) {
+  tilewise_error error;
+  return detail::make_status(tilewise_prepare(context.get(), &plan, &error), error);
+}
+
+// Writes o and, if the plan has it, lse.
+inline Status forward(const Context& context, const Plan& plan, const Tensors& tensors,
+                      tilewise_workspace workspace, void* stream = nullptr) {
+  tilewise_error error;
+  return detail::make_status(tilewise_forward(context.get(), &plan, &tensors, workspace, stream, &error),
+                             error);
+}
+
+// Writes the gradients that the plan wants, from q, k, v, lse, dout and o (or delta).
+inline Status backward(const Context& context, const Plan& plan, const Tensors& tensors,
+                       tilewise_workspace workspace, void* stream = nullptr) {
+  tilewise_error error;
+  return detail::make_status(tilewise_backward(context.get(), &plan, &tensors, workspace, stream, &error),
+                             error);
+}
+
+// One call, either direction (options.direction); sizes and dtypes come from the tensors.
+inline Status attention(const Context& context, const Problem& options, const Tensors& tensors,
+                        void* stream = nullptr) {
+  tilewise_error error;
+  return detail::make_status(tilewise_attention(context.get(), &options, &tensors, stream, &error), error);
+}
+
+// What attention() derives from options and tensors.
+inline Expected<Problem> problem_from(const Problem& options, const Tensors& tensors) {
+  Problem problem;
+  tilewise_error error;
+  if (auto code = tilewise_problem_from_tensors(&options, &tensors, &problem, &error))
+    return detail::make_status(code, error);
+  return problem;
+}
+
+// (o, lse) becomes attention over its own keys and the part's.
+inline Status merge(const Context& context, const Tensor& o, const Tensor& lse, const Tensor& o_part,
+                    const Tensor& lse_part, void* stream = nullptr) {
+  tilewise_error error;
+  return detail::make_status(tilewise_merge(context.get(), &o, &lse, &o_part, &lse_part, stream, &error),
+                             error);
+}
+
+// Exact rows of P, f32 [B, Hq, R, Skv], for the row indices `rows` i32 [R].
+inline Status attention_weights(const Context& context, const Problem& options, const Tensors& tensors,
+                                const Tensor& rows, const Tensor& weights) {
+  tilewise_error error;
+  return detail::make_status(
+      tilewise_attention_weights(context.get(), &options, &tensors, &rows, &weights, &error), error);
+}
+
+}  // namespace tilewise
+#endif  // TILEWISE_ATTENTION_H_

@@ -1,0 +1,34 @@
+// Online softmax in scalars: the running state of a row, and the merge of two parts. SIMD and CUDA kernels
+// keep the same state in lanes and registers; this is the definition they follow, and what merge() and the
+// combine steps run.
+#ifndef TILEWISE_CORE_SOFTMAX_H_
+#define TILEWISE_CORE_SOFTMAX_H_
+
+#include <cmath>
+#include <limits>
+
+#include "core/hd.h"
+
+namespace tilewise {
+
+constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
+constexpr float kLog2E = 1.44269504088896340736f;
+constexpr float kLn2 = 0.69314718055994530942f;
+
+// Weights that scale two normalised outputs when their key sets are united, and the united lse (natural log).
+struct MergeWeights {
+  float a = 0.0f, b = 0.0f, lse = kNegativeInfinity;
+};
+
+// -inf is the identity, on either side; NaN spreads.
+TILEWISE_HD inline MergeWeights merge_weights(float lse_a, float lse_b) {
+  if (lse_b == kNegativeInfinity) return {1.0f, 0.0f, lse_a};
+  if (lse_a == kNegativeInfinity) return {0.0f, 1.0f, lse_b};
+  const float top = lse_a > lse_b ? lse_a : lse_b;
+  const float wa = std::exp(lse_a - top), wb = std::exp(lse_b - top);
+  const float sum = wa + wb;
+  return {wa / sum, wb / sum, top + std::log(sum)};
+}
+
+}  // namespace tilewise
+#endif  // TILEWISE_CORE_SOFTMAX_H_
