@@ -1,0 +1,132 @@
+#include "cpu/lanes.h"
+
+#include <cstring>
+
+#include "core/dropout.h"
+#include "core/half.h"
+#include "core/softmax.h"
+
+namespace tilewise::cpu {
+
+void fill_lanes(Lanes& lanes, const ForwardParams& p, const Sequence& sequence, int64_t b, int64_t first_head,
+                int heads_in_lanes, int64_t first, int count) {
+  lanes.count = count;
+  lanes.b = b;
+  lanes.sequence = sequence;
+  lanes.bounds = {};
+  lanes.segments = {};
+  for (int r = 0; r < count; ++r) {
+    const int64_t row = (first + r) / heads_in_lanes;
+    const int64_t head = first_head + (first + r) % heads_in_lanes;
+    const Interval keys = visible_keys(p, sequence, b, row);
+    lanes.bounds.add(keys);
+    lanes.lo[r] = static_cast<int32_t>(keys.lo);
+    lanes.hi[r] = static_cast<int32_t>(keys.hi);
+    lanes.row[r] = static_cast<int32_t>(row);
+    lanes.head[r] = static_cast<int32_t>(head);
+    lanes.position[r] = static_cast<int32_t>(clamp_index(row + sequence.q_offset, -(1 << 30), 1 << 30));
+    lanes.slope[r] = p.alibi_slopes ? p.alibi_slopes[b * p.alibi_batch_stride + head * p.alibi_head_stride] : 0.0f;
+    lanes.segment[r] = 0;
+    if (p.segment_ids_q.data && keys.hi > keys.lo) {
+      const int64_t id = read_row_index(p.segment_ids_q, b, sequence.q_begin, row);
+      lanes.segment[r] = static_cast<int32_t>(id);
+      lanes.segments.add(id);
+    }
+    if (p.dropout_threshold) {
+      const DropoutRow state = dropout_row(p.dropout_seed, p.dropout_offset, b, head, row);
+      lanes.dropout_a[r] = state.a;
+      lanes.dropout_b[r] = state.b;
+    }
+  }
+  for (int r = count; r < kMaxLanes; ++r) {
+    lanes.lo[r] = lanes.hi[r] = lanes.row[r] = lanes.position[r] = lanes.segment[r] = 0;
+    lanes.head[r] = static_cast<int32_t>(first_head);
+    lanes.slope[r] = 0.0f;
+    lanes.dropout_a[r] = lanes.dropout_b[r] = 0;
+  }
+}
+
+bool needs_general_scores(const ForwardParams& p) {
+  return p.softcap > 0.0f || p.bias.data || p.mask.data || p.alibi_slopes || p.segment_ids_q.data;
+}
+
+SegmentBounds load_key_segments(int32_t* ids, const ForwardParams& p, const Sequence& sequence, int64_t b, int64_t j0,
+                                int n) {
+  SegmentBounds bounds;
+  for (int j = 0; j < n; ++j) {
+    const int64_t id = read_row_index(p.segment_ids_kv, b, sequence.kv_begin, j0 + j);
+    ids[j] = static_cast<int32_t>(id);
+    bounds.add(id);
+  }
+  return bounds;
+}
+
+bool load_bias_and_mask(float* add, int64_t ld, const ForwardParams& p, const Lanes& lanes, int64_t j0, int n) {
+  if (!p.bias.data && !p.mask.data) return false;
+  // Keys outside a lane's interval are not read: a mask or bias may end where the keys of its sequence do.
+  for (int r = 0; r < kMaxLanes && r < ld; ++r) {
+    const int64_t lo = clamp_index(lanes.lo[r] - j0, 0, n), hi = clamp_index(lanes.hi[r] - j0, 0, n);
+    const bool sees = !lanes.sees_nothing(r);
+    for (int64_t j = 0; j < (sees ? lo : n); ++j) add[j * ld + r] = 0.0f;
+    if (!sees) continue;
+    for (int64_t j = hi > lo ? hi : lo; j < n; ++j) add[j * ld + r] = 0.0f;
+    const int64_t head = lanes.head[r], row = lanes.row[r];
+    if (p.bias.data) {
+      const int64_t at = lanes.b * p.bias.batch_stride + head * p.bias.head_stride + row * p.bias.row_stride;
+      if (p.bias.dtype == DType::f32 && p.bias.key_stride == 1) {
+        const float* from = static_cast<const float*>(p.bias.data) + at + j0;
+        for (int64_t j = lo; j < hi; ++j) add[j * ld + r] = from[j];
+      } else {
+        for (int64_t j = lo; j < hi; ++j)
+          add[j * ld + r] = load_element(p.bias.data, p.bias.dtype, at + (j0 + j) * p.bias.key_stride);
+      }
+    } else {
+      for (int64_t j = lo; j < hi; ++j) add[j * ld + r] = 0.0f;
+    }
+    if (p.mask.data) {
+      for (int64_t j = lo; j < hi; ++j)
+        if (!mask_allows(p.mask, lanes.b, head, row, j0 + j)) add[j * ld + r] = kNegativeInfinity;
+    }
+  }
+  return true;
+}
+
+void load_dropout(float* keep, int64_t ld, const ForwardParams& p, const Lanes& lanes, int64_t j0, int n) {
+  const float scale = dropout_scale_of(p.dropout_threshold);
+  for (int j = 0; j < n; ++j) {
+    const auto pair = static_cast<uint32_t>((j0 + j) >> 1);
+    const int shift = ((j0 + j) & 1) ? 16 : 0;
+    for (int64_t r = 0; r < ld; ++r) {
+      const uint32_t bits = (dropout_pair({lanes.dropout_a[r], lanes.dropout_b[r]}, pair) >> shift) & 0xffffu;
+      keep[j * ld + r] = bits >= p.dropout_threshold ? scale : 0.0f;
+    }
+  }
+}
+
+float load_element(const void* data, DType dtype, int64_t at) {
+  switch (dtype) {
+    case DType::f32: return static_cast<const float*>(data)[at];
+    case DType::f16: return float_of_f16(static_cast<const uint16_t*>(data)[at]);
+    case DType::bf16: return float_of_bf16(static_cast<const uint16_t*>(data)[at]);
+    default: return 0.0f;
+  }
+}
+
+void store_element(void* data, DType dtype, int64_t at, float value) {
+  switch (dtype) {
+    case DType::f32: static_cast<float*>(data)[at] = value; break;
+    case DType::f16: static_cast<uint16_t*>(data)[at] = f16_of_float(value); break;
+    case DType::bf16: static_cast<uint16_t*>(data)[at] = bf16_of_float(value); break;
+    default: break;
+  }
+}
+
+void load_row(float* out, const RowTensor& t, int64_t offset, int64_t n) {
+  if (t.dtype == DType::f32) {
+    std::memcpy(out, static_cast<const float*>(t.data) + offset, static_cast<size_t>(n) * sizeof(float));
+  } else {
+    for (int64_t i = 0; i < n; ++i) out[i] = load_element(t.data, t.dtype, offset + i);
+  }
+}
+
+}  // namespace tilewise::cpu

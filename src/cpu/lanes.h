@@ -1,0 +1,61 @@
+// Lanes: the rows of q that one tile keeps in SIMD lanes, and what each of them may see.
+//
+// A lane is a (query, head) pair: with `heads_in_lanes` > 1 the query heads that share a key head stand side by side,
+// so that few queries still fill the vectors. Everything that differs between rows (band, lengths, ranges, position,
+// slope, segment, dropout state) is a value per lane; kernels compare it with the key of the S^T row at hand.
+#ifndef TILEWISE_CPU_LANES_H_
+#define TILEWISE_CPU_LANES_H_
+
+#include <cstdint>
+
+#include "core/mask.h"
+#include "core/params.h"
+
+namespace tilewise::cpu {
+
+constexpr int kMaxLanes = 128;  // widest tile_m of any row of the table
+
+struct Lanes {
+  int count = 0;  // lanes that hold a row; the others see nothing
+  int64_t b = 0;
+  Sequence sequence;
+  TileBounds bounds;
+  SegmentBounds segments;  // of the rows that see anything; empty where the call has no segment ids
+  alignas(64) int32_t lo[kMaxLanes];
+  alignas(64) int32_t hi[kMaxLanes];
+  alignas(64) int32_t row[kMaxLanes];
+  alignas(64) int32_t head[kMaxLanes];
+  alignas(64) int32_t position[kMaxLanes];
+  alignas(64) int32_t segment[kMaxLanes];
+  alignas(64) float slope[kMaxLanes];
+  alignas(64) uint32_t dropout_a[kMaxLanes];
+  alignas(64) uint32_t dropout_b[kMaxLanes];
+
+  bool sees_nothing(int lane) const { return hi[lane] <= lo[lane]; }
+};
+
+// Lane r holds query (first + r) / heads_in_lanes and head first_head + (first + r) % heads_in_lanes, r < count.
+void fill_lanes(Lanes& lanes, const ForwardParams& p, const Sequence& sequence, int64_t b, int64_t first_head,
+                int heads_in_lanes, int64_t first, int count);
+
+// True where some tile of the call needs more than the interval test: scores go through finish_scores.
+bool needs_general_scores(const ForwardParams& p);
+
+// The segment ids of keys [j0, j0 + n) into ids[n]; their bounds are returned.
+SegmentBounds load_key_segments(int32_t* ids, const ForwardParams& p, const Sequence& sequence, int64_t b, int64_t j0,
+                                int n);
+
+// Bias plus dense mask of keys [j0, j0 + n) as add[key][lane], leading dimension ld: what is added to the score, -inf
+// where the pair is hidden. Lanes that see nothing get 0. Returns false, and writes nothing, where the call has neither.
+bool load_bias_and_mask(float* add, int64_t ld, const ForwardParams& p, const Lanes& lanes, int64_t j0, int n);
+
+// keep[key][lane]: 0 or 1/(1-p).
+void load_dropout(float* keep, int64_t ld, const ForwardParams& p, const Lanes& lanes, int64_t j0, int n);
+
+// One row of q, k, v, dout as fp32.
+void load_row(float* out, const RowTensor& t, int64_t offset, int64_t n);
+float load_element(const void* data, DType dtype, int64_t at);
+void store_element(void* data, DType dtype, int64_t at, float value);
+
+}  // namespace tilewise::cpu
+#endif  // TILEWISE_CPU_LANES_H_
