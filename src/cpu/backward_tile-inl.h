@@ -1,0 +1,137 @@
+// One tile of the recomputed backward: P^T and dS^T of keys [j0, j0 + n) by the lanes of one q block.
+//
+//   S^T = K Q^T,  P^T = exp(S^T - lse),  dP^T = V dO^T,  dS^T = P^T o (dP^T - delta)
+//
+// with delta = rowsum(dO o O) - dLSE. Dropout scales P for dV and dP for dS by keep/(1-p); softcap multiplies dS by its
+// derivative. Hidden pairs give exact zeros by selection, so nothing that a row does not see reaches its gradient here.
+
+namespace tilewise::cpu {
+namespace HWY_NAMESPACE {
+
+// Rows of one head, packed for a block of `tile_m` lanes.
+struct QueryBlock {
+  Lanes& lanes;
+  float* q_t;     // [head_dim][tile_m], times scale (times log2 e where scores stay simple)
+  float* dout_t;  // [head_dim_v][tile_m]
+  float* q;       // [tile_m][pitch_qk], as given
+  float* dout;    // [tile_m][pitch_v]
+  float* lse2;    // [tile_m], log2 units; +inf for lanes that see nothing
+  float* delta;   // [tile_m]
+};
+
+struct KeyTile {
+  const float* k;  // row j0 + j at k + j * k_stride
+  const float* v;
+  int64_t k_stride, v_stride;
+  const int32_t* segments;  // ids of the tile's keys, or null
+};
+
+struct TileBuffers {
+  float* p;      // [tile_n][tile_m]: S^T, then P^T (with dropout)
+  float* ds;     // [tile_n][tile_m]: dP^T, then dS^T
+  float* add;    // bias and mask
+  float* slope;  // softcap's derivative
+  float* keep;   // dropout
+};
+
+// What dS is the gradient of: q.k before the softcap (for dQ and dK), or the score after it, where a bias is added.
+enum class ScoreStage { product, biased };
+
+// Keys j0 .. j0 + n of the tile, whose row 0 is key tile_j0.
+inline void TileGradients(const BackwardParams& p, const QueryBlock& block, const KeyTile& keys, int64_t tile_j0,
+                          int64_t j0, int n, TileClass tile_class, bool general, ScoreStage stage, int tile_m,
+                          const TileBuffers& w) {
+  const int64_t first = j0 - tile_j0;
+  Panels<true, Out::kStore>(n, static_cast<int>(p.head_dim), keys.k + first * keys.k_stride, keys.k_stride, block.q_t,
+                            tile_m, w.p, tile_m, tile_m);
+  Panels<true, Out::kStore>(n, static_cast<int>(p.head_dim_v), keys.v + first * keys.v_stride, keys.v_stride,
+                            block.dout_t, tile_m, w.ds, tile_m, tile_m);
+  const bool capped = p.softcap > 0.0f && stage == ScoreStage::product;
+  if (general) {
+    const bool added = load_bias_and_mask(w.add, tile_m, p, block.lanes, j0, n);
+    FinishScores(w.p, tile_m, block.lanes, p, j0, n, added ? w.add : nullptr,
+                 keys.segments ? keys.segments + first : nullptr, capped ? w.slope : nullptr);
+  } else if (tile_class == TileClass::partial) {
+    MaskIntervals(w.p, tile_m, block.lanes, j0, n);
+  }
+  const bool dropped = p.dropout_threshold != 0;
+  if (dropped) load_dropout(w.keep, tile_m, p, block.lanes, j0, n);
+
+  const D d;
+  const V hidden = hn::Set(d, kNegativeInfinity);
+  const bool select = general || tile_class == TileClass::partial;
+  for (int64_t r = 0; r < tile_m; r += kLanes) {
+    const V lse2 = hn::Load(d, block.lse2 + r), delta = hn::Load(d, block.delta + r);
+    float* HWY_RESTRICT p_at = w.p + r;
+    float* HWY_RESTRICT ds_at = w.ds + r;
+    if (!select && !dropped) {
+      for (int j = 0; j < n; ++j, p_at += tile_m, ds_at += tile_m) {
+        const V weight = Exp2(hn::Sub(hn::Load(d, p_at), lse2));
+        hn::Store(weight, d, p_at);
+        hn::Store(hn::Mul(weight, hn::Sub(hn::Load(d, ds_at), delta)), d, ds_at);
+      }
+      continue;
+    }
+    const float* HWY_RESTRICT slope = w.slope + r;
+    const float* HWY_RESTRICT keep = w.keep + r;
+    for (int j = 0; j < n; ++j, p_at += tile_m, ds_at += tile_m, slope += tile_m, keep += tile_m) {
+      const V score = hn::Load(d, p_at);
+      const auto out = hn::Eq(score, hidden);
+      V weight = Exp2(hn::Sub(score, lse2));
+      V dp = hn::Load(d, ds_at);
+      if (dropped) dp = hn::Mul(dp, hn::Load(d, keep));
+      V ds = hn::Mul(weight, hn::Sub(dp, delta));
+      if (capped) ds = hn::Mul(ds, hn::Load(d, slope));
+      if (dropped) weight = hn::Mul(weight, hn::Load(d, keep));
+      hn::Store(hn::IfThenZeroElse(out, ds), d, ds_at);
+      hn::Store(hn::IfThenZeroElse(out, weight), d, p_at);
+    }
+  }
+}
+
+// The lanes of a block, its packs and its row statistics. `o` is read where delta is not given; row_buffer holds
+// max(head_dim, head_dim_v) floats.
+inline void PackQueryBlock(QueryBlock& block, const BackwardParams& p, const Sequence& sequence, int64_t b, int64_t head,
+                           int64_t first, int count, bool general, int tile_m, int64_t pitch_qk, int64_t pitch_v,
+                           float* row_buffer) {
+  fill_lanes(block.lanes, p, sequence, b, head, 1, first, count);
+  const float scale = general ? p.scale : p.scale * kLog2E;
+  const int64_t in_batch = sequence.q_begin;
+  std::memset(block.q, 0, static_cast<size_t>(tile_m * pitch_qk) * sizeof(float));
+  std::memset(block.dout, 0, static_cast<size_t>(tile_m * pitch_v) * sizeof(float));
+  for (int r = 0; r < tile_m; ++r) {
+    block.lse2[r] = -kNegativeInfinity;
+    block.delta[r] = 0.0f;
+    if (r >= count) continue;
+    const int64_t row = in_batch + first + r;
+    const auto at = [&](const RowTensor& t) { return b * t.batch_stride + row * t.row_stride + head * t.head_stride; };
+    const auto stat = [&](const RowStats& t) {
+      return t.data[b * t.batch_stride + head * t.head_stride + row * t.row_stride];
+    };
+    float* dout = block.dout + r * pitch_v;
+    load_row(dout, p.dout, at(p.dout), p.head_dim_v);
+    if (p.delta.data) {
+      block.delta[r] = stat(p.delta);
+    } else {
+      load_row(row_buffer, p.o, at(p.o), p.head_dim_v);
+      double sum = 0.0;
+      for (int64_t c = 0; c < p.head_dim_v; ++c) sum += static_cast<double>(dout[c]) * row_buffer[c];
+      block.delta[r] = static_cast<float>(sum);
+    }
+    if (p.dlse.data) block.delta[r] -= stat(p.dlse);
+    if (block.lanes.sees_nothing(r)) {
+      std::memset(dout, 0, static_cast<size_t>(p.head_dim_v) * sizeof(float));
+      continue;
+    }
+    const float lse = stat(p.lse);
+    if (lse != kNegativeInfinity) block.lse2[r] = lse * kLog2E;
+    load_row(block.q + r * pitch_qk, p.q, at(p.q), p.head_dim);
+  }
+  for (int64_t c = 0; c < p.head_dim; ++c)
+    for (int r = 0; r < tile_m; ++r) block.q_t[c * tile_m + r] = block.q[r * pitch_qk + c] * scale;
+  for (int64_t c = 0; c < p.head_dim_v; ++c)
+    for (int r = 0; r < tile_m; ++r) block.dout_t[c * tile_m + r] = block.dout[r * pitch_v + c];
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tilewise::cpu
