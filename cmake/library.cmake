@@ -26,15 +26,15 @@ foreach(kind IN ITEMS static shared)
   set_target_properties(tilewise_${kind} PROPERTIES
     OUTPUT_NAME tilewise EXPORT_NAME ${kind} LINKER_LANGUAGE CXX)
 endforeach()
-if(TILEWISE_SANITIZE)
-  target_link_options(tilewise_static INTERFACE $<BUILD_INTERFACE:-fsanitize=${TILEWISE_SANITIZE}>)
-endif()
 
 # Only tilewise_* leaves the shared library: hidden visibility alone lets templates of the C++ library out.
 set(exports "${PROJECT_SOURCE_DIR}/cmake/exports.map")
-target_link_options(tilewise_shared PRIVATE
-  "LINKER:--version-script=${exports}" $<$<NOT:$<BOOL:${TILEWISE_SANITIZE}>>:LINKER:--no-undefined>
-  $<$<BOOL:${TILEWISE_SANITIZE}>:-fsanitize=${TILEWISE_SANITIZE}>)
+target_link_options(tilewise_shared PRIVATE "LINKER:--version-script=${exports}")
+if(TILEWISE_SANITIZE)
+  target_link_options(tilewise_shared PRIVATE -fsanitize=${TILEWISE_SANITIZE})
+else()
+  target_link_options(tilewise_shared PRIVATE LINKER:--no-undefined)
+endif()
 set_target_properties(tilewise_shared PROPERTIES
   VERSION ${PROJECT_VERSION} SOVERSION ${TILEWISE_SOVERSION} LINK_DEPENDS "${exports}")
 
