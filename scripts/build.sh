@@ -10,6 +10,6 @@ if [ ! -e "$folder/CMakeCache.txt" ] && have ninja; then export CMAKE_GENERATOR=
 jobs=$(build_jobs)
 say "build: preset $preset, $jobs jobs"
 SECONDS=0
-cmake --preset "$preset" "$@" | grep -E -i 'tilewise|warning|error' || [ "${PIPESTATUS[0]}" = 0 ]
+cmake --preset "$preset" "$@" | grep -E '^-- Tilewise|[Ww]arning|[Ee]rror' || [ "${PIPESTATUS[0]}" = 0 ]
 cmake --build "$folder" --parallel "$jobs"
 say "build: $folder/ done in $SECONDS s"
