@@ -92,8 +92,8 @@ def read(path):
             raise FormatError(f"tensor {name}: unknown dtype {entry['dtype']}")
         size = math.prod(entry["shape"]) * ITEM_BYTES[entry["dtype"]]
         if begin != end or stop - begin != size or stop > len(body):
-            raise FormatError(f"tensor {name}: bytes [{begin}, {stop}) after {end} of {len(body)} are not the {size} of "
-                              f"{entry['dtype']} {entry['shape']}")
+            raise FormatError(f"tensor {name}: bytes [{begin}, {stop}) after {end} of {len(body)}: "
+                              f"{entry['dtype']} {entry['shape']} has {size}")
         tensors[name] = Tensor(entry["dtype"], entry["shape"], body[begin:stop])
         end = stop
     if end != len(body):
