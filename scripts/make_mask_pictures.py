@@ -4,6 +4,8 @@
     scripts/make_mask_pictures.py            write the pictures
     scripts/make_mask_pictures.py --check    exit 1 if a committed picture differs from its formula
     scripts/make_mask_pictures.py --text     print every panel as a text grid
+    scripts/make_mask_pictures.py --cases    print every panel as a line of numbers, which
+                                             tests/mask_pictures_test.cpp holds against the code's masks
 """
 
 import pathlib
@@ -191,12 +193,26 @@ def text(panel):
     return "\n".join(lines)
 
 
+def case(panel):
+    """Sizes, corner and offset, causal, window, lengths (-1 = none), counts and values of segments and ranges, grid."""
+    corner = {"bottom-right": 0, "top-left": 1}.get(panel.position, 2)
+    optional = lambda value: -1 if value is None else value
+    bounds = [bound for pair in panel.ranges for bound in pair]
+    numbers = [panel.rows_q, panel.rows_kv, corner, panel.offset(), int(panel.causal), *panel.window,
+               optional(panel.q_length), optional(panel.kv_length), panel.kv_start,
+               len(panel.segments), *panel.segments, len(bounds), *bounds]
+    grid = "".join("x" if panel.sees(i, j) else "." for i in range(panel.rows_q) for j in range(panel.rows_kv))
+    return " ".join(map(str, numbers)) + " " + grid
+
+
 def main(arguments):
     wrong = []
     for name, (title, rows) in PICTURES.items():
         path, content = FOLDER / f"{name}.svg", draw(title, rows)
         if "--text" in arguments:
             print(f"{title}\n" + "\n".join(text(panel) for row in rows for panel in row) + "\n")
+        elif "--cases" in arguments:
+            print("\n".join(case(panel) for row in rows for panel in row))
         elif "--check" in arguments:
             if not path.exists() or path.read_text() != content:
                 wrong.append(path.name)
