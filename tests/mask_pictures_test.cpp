@@ -1,5 +1,5 @@
-// Reads the lines of scripts/make_mask_pictures.py --cases and asks both definitions in the code, the kernels' and the
-// oracle's, who sees whom: what docs/conventions.md shows is what they compute.
+// Reads the lines of scripts/make_mask_pictures.py --cases and asks both definitions in the code, the
+// kernels' and the oracle's, who sees whom: what docs/conventions.md shows is what they compute.
 #include <cstdint>
 #include <cstdio>
 #include <iostream>
@@ -28,7 +28,8 @@ int check_case(const std::string& text) {
   int position = 0, causal = 0;
   int32_t q_length = 0, kv_length = 0, kv_start = 0;
   p.batch = p.heads_q = p.heads_kv = 1;
-  line >> p.seqlen_q >> p.seqlen_kv >> position >> p.q_offset_value >> causal >> p.window_left >> p.window_right;
+  line >> p.seqlen_q >> p.seqlen_kv >> position >> p.q_offset_value >> causal >> p.window_left >>
+      p.window_right;
   line >> q_length >> kv_length >> kv_start;
   const std::vector<int32_t> segments = read_list(line), ranges = read_list(line);
   std::string grid;
