@@ -1,0 +1,51 @@
+# What can be chosen at configure time, and the flags every unit of ours gets. docs/building.md lists the options.
+option(TILEWISE_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(TILEWISE_BENCH "Build the benchmark programs" ${PROJECT_IS_TOP_LEVEL})
+option(TILEWISE_CLI "Build the command tilewise" ${PROJECT_IS_TOP_LEVEL})
+option(TILEWISE_INSTALL "Make install rules" ${PROJECT_IS_TOP_LEVEL})
+option(TILEWISE_WERROR "Treat warnings as errors" ${PROJECT_IS_TOP_LEVEL})
+set(TILEWISE_CUDA AUTO CACHE STRING "CUDA kernels: AUTO (where they can be built), ON (or fail), OFF")
+set(TILEWISE_SANITIZE "" CACHE STRING "Sanitizers for every unit of ours, as -fsanitize= takes them")
+set_property(CACHE TILEWISE_CUDA PROPERTY STRINGS AUTO ON OFF)
+
+if(NOT TILEWISE_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "TILEWISE_CUDA is \"${TILEWISE_CUDA}\"; accepted: AUTO, ON, OFF.")
+endif()
+if(TILEWISE_CUDA STREQUAL "ON")
+  message(FATAL_ERROR "TILEWISE_CUDA=ON: this version has no CUDA kernels yet; use AUTO or OFF.")
+elseif(TILEWISE_CUDA STREQUAL "AUTO")
+  message(STATUS "Tilewise: CUDA off (this version has no CUDA kernels yet)")
+endif()
+
+include(GNUInstallDirs)
+
+if(PROJECT_IS_TOP_LEVEL)
+  if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+    set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release, RelWithDebInfo or MinSizeRel" FORCE)
+  endif()
+  set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
+  set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
+  set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
+  find_program(TILEWISE_CCACHE ccache)
+  mark_as_advanced(TILEWISE_CCACHE)
+  if(TILEWISE_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
+    set(CMAKE_CXX_COMPILER_LAUNCHER "${TILEWISE_CCACHE}")
+  endif()
+endif()
+
+# Everything compiled here links this; nothing of it reaches those who use the library.
+add_library(tilewise_flags INTERFACE)
+target_compile_features(tilewise_flags INTERFACE cxx_std_20)
+target_compile_options(tilewise_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wundef
+  $<$<C_COMPILER_ID:GNU>:-Wshadow=local> $<$<NOT:$<C_COMPILER_ID:GNU>>:-Wshadow>
+  $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
+  -ffp-contract=off) # a*b+c is two roundings unless the source says fma: the same arithmetic on every compiler
+if(TILEWISE_WERROR)
+  target_compile_options(tilewise_flags INTERFACE -Werror)
+endif()
+if(TILEWISE_SANITIZE)
+  set(sanitize -fsanitize=${TILEWISE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_compile_options(tilewise_flags INTERFACE ${sanitize})
+  target_link_options(tilewise_flags INTERFACE ${sanitize})
+endif()

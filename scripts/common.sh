@@ -1,0 +1,22 @@
+# Shared by the scripts of this folder; sourced, not run. Leaves the shell in the repository's root.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+say() { printf '== %s\n' "$*"; }
+die() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 1; }
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# One job for each free GB of memory (the cgroup's limit counts too), at least 1, at most one for each processor.
+build_jobs() {
+  local free_kb limit used jobs
+  free_kb=$(awk '/^MemAvailable:/ {print $2}' /proc/meminfo)
+  if [ -r /sys/fs/cgroup/memory.max ] && read -r limit </sys/fs/cgroup/memory.max && [ "$limit" != max ]; then
+    read -r used </sys/fs/cgroup/memory.current
+    local left=$(((limit - used) / 1024))
+    [ "$left" -lt "$free_kb" ] && free_kb=$left
+  fi
+  jobs=$((free_kb / 1048576))
+  [ "$jobs" -gt "$(nproc)" ] && jobs=$(nproc)
+  [ "$jobs" -lt 1 ] && jobs=1
+  echo "$jobs"
+}

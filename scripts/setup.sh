@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Installs what is missing to build Tilewise, with apt-get; where nothing is missing it needs no rights and changes nothing.
+#   scripts/setup.sh            compiler, CMake, the libraries, Python, and OpenBLAS as a rival for the benchmarks
+#   scripts/setup.sh --tests    also what scripts/test.sh needs
+#   scripts/setup.sh --cross    also the aarch64 cross compiler and qemu-user
+. "$(dirname "$0")/common.sh"
+
+missing=()
+need() { # need PACKAGE PROBE...: the package is missing where the probe fails
+  local package=$1
+  shift
+  "$@" || missing+=("$package")
+}
+
+header() { # in a folder that compilers search here
+  local folder
+  for folder in /usr/include /usr/local/include; do [ -e "$folder/$1" ] && return 0; done
+  return 1
+}
+library() { compgen -G "/usr/lib/*/$1" >/dev/null || compgen -G "/usr/lib*/$1" >/dev/null; }
+cmake_3_25() {
+  local version
+  have cmake && version=$(cmake --version | sed -n '1s/[^0-9]*//p') &&
+    [ "$(printf '%s\n3.25\n' "$version" | sort -V | head -n1)" = 3.25 ]
+}
+compilers() { have "${CXX:-c++}" && have "${CC:-cc}"; }
+
+tests=0 cross=0
+for option in "$@"; do
+  case $option in
+    --tests) tests=1 ;;
+    --cross) cross=1 ;;
+    *) die "unknown option $option; accepted: --tests, --cross" ;;
+  esac
+done
+
+probe() {
+  missing=()
+  need cmake cmake_3_25
+  need ninja-build have ninja
+  need g++ compilers
+  need libhwy-dev header hwy/highway.h
+  need libcli11-dev header CLI/CLI.hpp
+  need nlohmann-json3-dev header nlohmann/json.hpp
+  need python3 have python3
+  need libopenblas0-pthread library libopenblas.so.0
+  if [ $tests = 1 ]; then
+    need libgtest-dev header gtest/gtest.h
+    need pkg-config have pkg-config
+    need binutils have nm
+    need dpkg-dev have dpkg-shlibdeps
+    need file have file
+  fi
+  if [ $cross = 1 ] && [ "$(uname -m)" != aarch64 ]; then
+    need g++-aarch64-linux-gnu have aarch64-linux-gnu-g++
+    need qemu-user have qemu-aarch64
+    need googletest test -e /usr/src/googletest/CMakeLists.txt
+  fi
+}
+
+probe
+if [ ${#missing[@]} = 0 ]; then
+  say "setup: nothing is missing"
+  exit 0
+fi
+have apt-get || die "missing: ${missing[*]} (these are Debian's package names; this system has no apt-get, so install them yourself)"
+if [ "$(id -u)" = 0 ]; then
+  as_root=()
+elif have sudo; then
+  as_root=(sudo)
+else
+  die "missing: ${missing[*]}; run this as root or install sudo"
+fi
+
+say "setup: apt-get installs ${missing[*]}"
+apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300)
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+quietly() { "$@" >"$log" 2>&1 </dev/null || { tail -n 20 "$log" >&2; die "failed: $*"; }; }
+quietly "${apt[@]}" update
+quietly "${apt[@]}" install --no-install-recommends "${missing[@]}"
+
+probe
+[ ${#missing[@]} = 0 ] || die "still missing after the installation: ${missing[*]} (CMake must be 3.25 or later: Debian 12, Ubuntu 24.04)"

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, and tests: scripts/test.sh [--all | TIER...]
+#   fast      every quick test of the release build (the default)
+#   slow      the long ones of the release build
+#   install   the installed tree, the packages, and programs built against them
+#   sanitize  ASan and UBSan over the fast tests, TSan over the threaded ones
+#   aarch64   cross build, the fast tests under qemu-user as a Cortex-A72 and as `max`
+# --all, --ci and CI=true mean all of them. The last line is the sum: N passed, N failed, N skipped.
+. "$(dirname "$0")/common.sh"
+
+all=(fast slow install sanitize aarch64)
+tiers=()
+for argument in "$@"; do
+  case $argument in
+    --all | --ci) tiers=("${all[@]}") ;;
+    fast | slow | install | sanitize | aarch64) tiers+=("$argument") ;;
+    *) die "unknown argument $argument; accepted: --all, --ci, ${all[*]}" ;;
+  esac
+done
+if [ ${#tiers[@]} = 0 ]; then
+  tiers=(fast)
+  [ "${CI-}" = true ] && tiers=("${all[@]}")
+fi
+
+passed=0 failed=0 skipped=0
+summary=()
+count() { # count NAME PASSED FAILED SKIPPED SECONDS
+  passed=$((passed + $2)) failed=$((failed + $3)) skipped=$((skipped + $4))
+  summary+=("$(printf '%-22s %6d passed %4d failed %4d skipped %5d s' "$1" "$2" "$3" "$4" "$5")")
+}
+
+build() { # build PRESET: a build that fails counts as one failed test
+  local start=$SECONDS
+  say "$1: build"
+  scripts/build.sh "$1" -DTILEWISE_TESTS=ON || { count "build $1" 0 1 0 $((SECONDS - start)); return 1; }
+}
+
+check() { # check NAME FOLDER CTEST-ARGUMENT...
+  local name=$1 folder=$2 start=$SECONDS counts
+  shift 2
+  say "$name: test"
+  rm -rf "$folder/results"
+  mkdir -p "$folder/results/gtest"
+  "${runner[@]}" ctest --test-dir "$folder" --parallel "$(build_jobs)" --output-on-failure \
+    --output-junit "$PWD/$folder/results/ctest.xml" "$@" || true
+  counts=$(python3 scripts/sum_results.py "$folder/results") || counts="0 1 0"
+  # shellcheck disable=SC2086
+  count "$name" $counts $((SECONDS - start))
+}
+
+tier_fast() { build release && check fast build -L fast; }
+tier_slow() { build release && check slow build -L slow; }
+tier_install() { build release && check install build -L install; }
+tier_sanitize() {
+  build asan-ubsan && check asan+ubsan build-asan-ubsan -L fast
+  # ThreadSanitizer wants its shadow where address randomisation may have put something.
+  if setarch -R true 2>/dev/null; then runner=(setarch -R); fi
+  build tsan && check tsan build-tsan -L threads
+  runner=()
+}
+tier_aarch64() {
+  if [ "$(uname -m)" = aarch64 ]; then
+    say "aarch64: this machine is one, the other tiers ran there"
+    return
+  fi
+  build aarch64 || return
+  for cpu in cortex-a72 max; do QEMU_CPU=$cpu check "aarch64 $cpu" build-aarch64 -L fast; done
+}
+
+setup=(--tests)
+case " ${tiers[*]} " in *" aarch64 "*) setup+=(--cross) ;; esac
+scripts/setup.sh "${setup[@]}"
+runner=()
+for tier in "${tiers[@]}"; do "tier_$tier" || true; done
+
+say "sum"
+printf '%s\n' "${summary[@]}"
+printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]

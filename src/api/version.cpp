@@ -1,0 +1,5 @@
+#include "tilewise/version.h"
+
+#include "tilewise/c.h"
+
+const char* tilewise_version(void) { return TILEWISE_VERSION; }
