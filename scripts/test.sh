@@ -41,7 +41,7 @@ check() { # check NAME FOLDER CTEST-ARGUMENT...
   say "$name: test"
   rm -rf "$folder/results"
   mkdir -p "$folder/results/gtest"
-  "${runner[@]}" ctest --test-dir "$folder" --parallel "$(build_jobs)" --output-on-failure \
+  "${runner[@]}" ctest --test-dir "$folder" --parallel "$(build_jobs)" --output-on-failure --test-output-size-passed 1000000 \
     --output-junit "$PWD/$folder/results/ctest.xml" "$@" || true
   counts=$(python3 scripts/sum_results.py "$folder/results") || counts="0 1 0"
   # shellcheck disable=SC2086
