@@ -39,7 +39,9 @@ def counts_of(test, report):
         except ET.ParseError:
             cases = [0, 0, 0]
     if cases is None:
-        return [int(status == "run"), int(status == "fail"), int(status not in ("run", "fail"))]
+        skip = test.find("skipped")
+        skipped = status == "disabled" or (skip is not None and skip.get("message", "").startswith("SKIP_"))
+        return [int(status == "run"), int(status != "run" and not skipped), int(skipped)]
     if status == "fail" and cases[1] == 0:
         cases[1] = 1
     return cases
