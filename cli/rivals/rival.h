@@ -50,7 +50,7 @@ Expected<std::unique_ptr<Rival>> find_three_step();
 // `folder`: where scripts/rivals.sh put it ("" = only the system's library path).
 Expected<std::unique_ptr<Rival>> find_ggml(const std::string& folder);
 
-// A shared library's symbols by name, for the life of the process.
+// A shared library's symbols by name, for the life of the process unless closed.
 class SharedLibrary {
  public:
   static Expected<SharedLibrary> open(const std::vector<std::string>& names, bool global = false);
@@ -60,6 +60,7 @@ class SharedLibrary {
     return function != nullptr;
   }
   const std::string& name() const { return name_; }
+  void close();  // its symbols are gone
 
  private:
   SharedLibrary(void* handle, std::string name) : handle_(handle), name_(std::move(name)) {}

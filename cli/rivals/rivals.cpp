@@ -43,6 +43,11 @@ Expected<SharedLibrary> SharedLibrary::open(const std::vector<std::string>& name
 
 void* SharedLibrary::symbol(const char* name) const { return dlsym(handle_, name); }
 
+void SharedLibrary::close() {
+  dlclose(handle_);
+  handle_ = nullptr;
+}
+
 std::vector<std::string> rival_names() { return {"three-step", "ggml", "pytorch", "cudnn"}; }
 
 std::vector<RivalEntry> find_rivals(const std::vector<std::string>& wanted) {

@@ -4,6 +4,7 @@
 // five.
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
@@ -183,11 +184,33 @@ class ThreeStep : public Rival {
   SoftmaxSteps steps_;
 };
 
+// An OpenBLAS older than the processor falls back to its oldest kernels, which would be no rival: it is
+// opened again with the kernels of the widest instruction set that the processor has, unless the user chose
+// some.
+Expected<SharedLibrary> open_blas(uint64_t isa) {
+  const std::vector<std::string> names = {"libopenblas.so.0", "libopenblas.so", "libmkl_rt.so.2",
+                                          "libblis.so.4", "libcblas.so.3"};
+  auto library = SharedLibrary::open(names);
+  const bool wide = (isa & (TILEWISE_ISA_AVX2 | TILEWISE_ISA_AVX512)) != 0;
+  char* (*core)() = nullptr;
+  if (!library || !wide || std::getenv("OPENBLAS_CORETYPE") || !library->find(core, "openblas_get_corename"))
+    return library;
+  const std::string chosen = core();
+  for (const char* old : {"Prescott", "Core2", "Penryn", "Dunnington", "Nehalem", "Atom", "Generic"}) {
+    if (chosen != old) continue;
+    library->close();
+    setenv("OPENBLAS_CORETYPE", isa & TILEWISE_ISA_AVX512 ? "SkylakeX" : "Haswell", 1);
+    return SharedLibrary::open(names);
+  }
+  return library;
+}
+
 }  // namespace
 
 Expected<std::unique_ptr<Rival>> find_three_step() {
-  auto library = SharedLibrary::open(
-      {"libopenblas.so.0", "libopenblas.so", "libmkl_rt.so.2", "libblis.so.4", "libcblas.so.3"});
+  auto device = DeviceInfo::query();
+  if (!device) return device.status();
+  auto library = open_blas(device->isa);
   if (!library)
     return Status(Code::unsupported, library.status().message() + " (Debian: libopenblas0-pthread)");
   Blas blas;
@@ -205,8 +228,6 @@ Expected<std::unique_ptr<Rival>> find_three_step() {
     if (library->find(core, "openblas_get_corename")) blas.what += std::string(" ") + core();
     blas.what += ", vector softmax";
   }
-  auto device = DeviceInfo::query();
-  if (!device) return device.status();
   return std::unique_ptr<Rival>(std::make_unique<ThreeStep>(std::move(blas), device->isa));
 }
 
