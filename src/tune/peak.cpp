@@ -71,7 +71,7 @@ HWY_AFTER_NAMESPACE();
 namespace tilewise::tune {
 namespace {
 
-constexpr double kBurst = 3e-3;               // seconds
+constexpr double kBurst = 5e-3;               // seconds
 constexpr int64_t kChunk = int64_t{1} << 20;  // bytes
 std::atomic<double> g_sink{0};                // keeps results alive
 
@@ -97,22 +97,6 @@ Target widest_target(uint64_t isa) {
   if (isa & TILEWISE_ISA_AVX2) return Target::avx2;
   if (isa & TILEWISE_ISA_NEON) return Target::neon;
   return Target::scalar;
-}
-
-const char* name_of(Target target) {
-  switch (target) {
-    case Target::reference:
-      return "reference";
-    case Target::scalar:
-      return "scalar";
-    case Target::avx2:
-      return "avx2";
-    case Target::avx512:
-      return "avx512";
-    case Target::neon:
-      return "neon";
-  }
-  return "unknown";
 }
 
 FmaPeak::FmaPeak(Executor& executor, Target target, int threads)

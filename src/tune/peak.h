@@ -14,7 +14,6 @@ namespace tilewise::tune {
 // The widest instruction set among TILEWISE_ISA bits that a peak can be measured for; scalar where there is
 // none.
 Target widest_target(uint64_t isa);
-const char* name_of(Target target);
 
 // Independent fp32 multiply-adds in the registers of `target`, one task for each of `threads` workers.
 class FmaPeak {

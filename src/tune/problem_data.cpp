@@ -58,6 +58,12 @@ void fill_normal(void* data, DType dtype, int64_t count, uint64_t seed) {
   }
 }
 
+double value_at(const tilewise_tensor& tensor, int64_t i) {
+  if (tensor.dtype == TILEWISE_F32) return static_cast<const float*>(tensor.data)[i];
+  const uint16_t bits = static_cast<const uint16_t*>(tensor.data)[i];
+  return tensor.dtype == TILEWISE_F16 ? float_of_f16(bits) : float_of_bf16(bits);
+}
+
 void ProblemData::Free::operator()(std::byte* data) const {
   ::operator delete (data, std::align_val_t{kAlign});
 }

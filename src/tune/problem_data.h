@@ -51,6 +51,9 @@ class ProblemData {
 // and i.
 void fill_normal(void* data, DType dtype, int64_t count, uint64_t seed);
 
+// Element i of a row-major f32, f16 or bf16 tensor.
+double value_at(const tilewise_tensor& tensor, int64_t i);
+
 // A plan for `problem` with its workspace, ready to be run any number of times. Context and tensors outlive
 // it.
 class PlannedCall {
