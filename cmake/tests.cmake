@@ -40,3 +40,22 @@ function(tilewise_test name)
 GTEST_OUTPUT=xml:${PROJECT_BINARY_DIR}/results/gtest/${test}.xml")
   endforeach()
 endfunction()
+
+# tilewise_script_test(<name> COMMAND script argument... [LABELS label...] [TIMEOUT s])
+#
+# A script, run in the repository's root; $<TARGET_FILE:tilewise> gives it the command. Exit status 77 = skipped. If its
+# last line is "N passed, N failed[, N skipped]", scripts/test.sh counts those instead of one. Not for a cross build.
+function(tilewise_script_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "COMMAND;LABELS")
+  if(CMAKE_CROSSCOMPILING)
+    return()
+  endif()
+  if(NOT arg_LABELS)
+    set(arg_LABELS fast)
+  endif()
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 600)
+  endif()
+  add_test(NAME ${name} COMMAND ${arg_COMMAND} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 77)
+endfunction()

@@ -36,16 +36,17 @@ build() { # build PRESET: a build that fails counts as one failed test
 }
 
 check() { # check NAME FOLDER CTEST-ARGUMENT...
-  local name=$1 folder=$2 start=$SECONDS counts
+  local name=$1 folder=$2 start=$SECONDS counts status=0
   shift 2
   say "$name: test"
   rm -rf "$folder/results"
   mkdir -p "$folder/results/gtest"
-  "${runner[@]}" ctest --test-dir "$folder" --parallel "$(build_jobs)" --output-on-failure \
-    --output-junit "$PWD/$folder/results/ctest.xml" "$@" || true
+  "${runner[@]}" ctest --test-dir "$folder" --parallel "$(build_jobs)" --output-on-failure --test-output-size-passed 1000000 \
+    --output-junit "$PWD/$folder/results/ctest.xml" "$@" || status=$?
   counts=$(python3 scripts/sum_results.py "$folder/results") || counts="0 1 0"
-  # shellcheck disable=SC2086
-  count "$name" $counts $((SECONDS - start))
+  read -r -a counts <<<"$counts"
+  if [ "$status" != 0 ] && [ "${counts[1]}" = 0 ]; then counts[1]=1; fi
+  count "$name" "${counts[@]}" $((SECONDS - start))
 }
 
 tier_fast() { build release && check fast build -L fast; }

@@ -4,6 +4,7 @@
 #define TILEWISE_CORE_EXECUTOR_H_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "tilewise/c.h"
 
@@ -21,10 +22,11 @@ class Executor {
   // The same for a callable (int64_t index, int worker).
   template <typename F>
   void run(int64_t count, int workers, F&& body) {
+    using Body = std::remove_reference_t<F>;
     parallel_for(
         count, workers,
         [](void* data, int64_t index, int32_t worker) {
-          (*static_cast<F*>(data))(index, static_cast<int>(worker));
+          (*static_cast<Body*>(data))(index, static_cast<int>(worker));
         },
         static_cast<void*>(&body));
   }

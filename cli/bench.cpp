@@ -1,0 +1,327 @@
+#include "cli/bench.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include "api/context.h"
+#include "cli/bench_report.h"
+#include "cli/memory.h"
+#include "cli/rivals/rival.h"
+#include "cli/text.h"
+#include "tune/peak.h"
+#include "tune/work.h"
+
+namespace tilewise::cli {
+namespace {
+
+// Everything that outlives a point of the grid.
+class Bench {
+ public:
+  Bench(const BenchOptions& options, Context context, DeviceInfo device)
+      : options_(options), context_(std::move(context)), device_(device) {
+    if (options_.with_rivals) rivals_ = find_rivals(options_.rivals);
+  }
+
+  int run(const std::vector<BenchPoint>& grid) {
+    print_start();
+    int worst = kDone;
+    for (size_t i = 0; i < grid.size(); ++i) {
+      progress(i + 1, grid.size(), grid[i]);
+      worst = std::max(worst, run_point(grid[i]));
+    }
+    if (isatty(STDERR_FILENO)) std::fputs("\r\033[K", stderr);
+    print_end();
+    return worst;
+  }
+
+ private:
+  bool table() const { return !options_.json && !options_.csv; }
+
+  void print_start() const {
+    if (options_.csv) std::puts(csv_header().c_str());
+    if (!table()) return;
+    std::printf(
+        "%s, %d cores, %s. Peak = fp32 multiply-adds from registers, timed in turns with the calls.\n",
+        device_.name, device_.cores, isa_text(device_.isa).c_str());
+    std::vector<std::string> names;
+    for (const RivalEntry& entry : rivals_) {
+      if (!entry.rival) continue;
+      names.push_back(entry.name);
+      std::printf("%s: %s\n", entry.name.c_str(), entry.rival->what().c_str());
+    }
+    if (!names.empty()) std::puts("A rival's figure is its time over ours: above 1, ours is faster.");
+    std::puts(table_header(names).c_str());
+    std::fflush(stdout);
+  }
+
+  void print_end() const {
+    if (!table()) return;
+    for (const RivalEntry& entry : rivals_)
+      if (!entry.rival) std::printf("not run: %s: %s\n", entry.name.c_str(), entry.absent.c_str());
+    for (const std::string& note : notes_) std::printf("not run: %s\n", note.c_str());
+  }
+
+  void progress(size_t at, size_t count, const BenchPoint& point) const {
+    if (!isatty(STDERR_FILENO)) return;
+    std::fprintf(stderr, "\r\033[K[%zu/%zu] %s", at, count, point.to_string().c_str());
+    std::fflush(stderr);
+  }
+
+  // Names of the rows to time, null = the planner's choice.
+  std::vector<std::string> kernels_of(const BenchPoint& point, const Problem& problem, int threads) const {
+    if (point.kernel != "all") return {point.kernel == "auto" ? std::string() : point.kernel};
+    Limits limits;
+    limits.threads = threads;
+    const Choice choice = choose(context_.get()->request(problem, &limits));
+    std::vector<std::string> names;
+    for (int i = 0; i < choice.usable; ++i) {
+      const Kernel& kernel = *choice.candidates[static_cast<size_t>(i)].kernel;
+      if (kernel.target != Target::reference) names.push_back(kernel.name);
+    }
+    return names;
+  }
+
+  // A forced kernel is held against its own instruction set, everything else against the machine's widest.
+  Target target_of(const std::string& forced) const {
+    const Kernel* row = forced.empty() ? nullptr : context_.get()->registry.row(-1, forced);
+    if (!row || row->target == Target::reference) return tune::widest_target(device_.isa);
+    return row->target;
+  }
+
+  int run_point(const BenchPoint& point) {
+    const Problem problem = tune::make_problem(point.size);
+    const int threads = point.threads > 0 ? point.threads : context_.threads();
+    const int64_t need = tune::ProblemData::bytes_of(problem), free = available_memory();
+    if (need > free)
+      return fail("bench", kCannotRun,
+                  point.to_string() + " needs " + bytes_text(static_cast<double>(need)) +
+                      " for its tensors, " + bytes_text(static_cast<double>(free)) + " free");
+    // Refused before the tensors are made, so that a refusal is quick.
+    const auto kernels = kernels_of(point, problem, threads);
+    std::vector<Plan> plans;
+    for (const std::string& kernel : kernels) {
+      Limits limits;
+      limits.threads = threads;
+      limits.kernel = kernel.empty() ? nullptr : kernel.c_str();
+      auto made = plan(problem, context_, limits);
+      if (!made) return fail("bench", made.status());
+      if (need + made->workspace_bytes > free)
+        return fail("bench", kCannotRun,
+                    point.to_string() + " needs " +
+                        bytes_text(static_cast<double>(need + made->workspace_bytes)) +
+                        " with its workspace, " + bytes_text(static_cast<double>(free)) + " free");
+      plans.push_back(*made);
+    }
+    auto data = tune::ProblemData::make(problem, options_.seed);
+    if (!data) return fail("bench", data.status());
+    if (problem.direction == TILEWISE_BACKWARD)
+      if (Status status = data->fill_forward(context_); !status) return fail("bench", status);
+    int worst = kDone;
+    for (const Plan& made : plans) worst = std::max(worst, run_kernel(point, problem, *data, made, threads));
+    return worst;
+  }
+
+  int run_kernel(const BenchPoint& point, const Problem& problem, const tune::ProblemData& data,
+                 const Plan& planned, int threads) {
+    auto call = tune::PlannedCall::make(context_, problem, data.tensors(), planned.kernel, threads);
+    if (!call) return fail("bench", call.status());
+    if (Status status = call->run(); !status) return fail("bench", status);
+
+    BenchRow ours;
+    ours.point = point;
+    ours.device = device_.kind == TILEWISE_CPU ? "cpu" : "cuda";
+    ours.kernel = planned.kernel;
+    ours.threads = threads;
+    ours.flops = tune::flops_of(problem);
+    ours.bytes_ideal = tune::ideal_bytes_of(problem);
+    ours.workspace_bytes = planned.workspace_bytes;
+
+    Executor& executor = *context_.get()->executor;
+    tune::FmaPeak peak(executor, target_of(point.kernel == "auto" ? std::string() : planned.kernel), threads);
+    const tune::Candidate burst{"peak", [&] {
+                                  peak.run();
+                                  return Status();
+                                }};
+    std::vector<tune::Candidate> candidates{burst, {planned.kernel, [&] { return call->run(); }}, burst};
+    std::vector<BenchRow> rows;  // of the rivals
+    std::vector<std::unique_ptr<RivalCall>> calls;
+    for (const RivalEntry& entry : rivals_) {
+      BenchRow row = ours;
+      row.rival = entry.name;
+      row.kernel.clear();
+      row.workspace_bytes = 0;
+      auto bound = bind(entry, problem, data, threads, &row);
+      row.not_run = bound ? "" : bound.status().message();
+      calls.push_back(bound ? std::move(*bound) : nullptr);
+      rows.push_back(row);
+      if (RivalCall* rival = calls.back().get()) {
+        candidates.push_back({entry.name, [rival] { return rival->run(); }, [rival] { rival->wake(); },
+                              [rival] { rival->park(); }});
+        candidates.push_back(burst);
+      }
+    }
+
+    tune::MeasureOptions measuring;
+    measuring.warmup = options_.warmup;
+    measuring.repeats = options_.repeats;
+    const auto timings = tune::measure(candidates, measuring);
+    std::vector<double> bursts;
+    for (size_t i = 0; i < candidates.size(); ++i)
+      if (candidates[i].name == "peak")
+        bursts.insert(bursts.end(), timings[i].samples_ms.begin(), timings[i].samples_ms.end());
+    ours.timing = timings[1];
+    ours.peak_flops = 1e3 * peak.flops() / tune::median_of(bursts);
+    if (!ours.timing.status) return fail("bench", ours.timing.status);
+    size_t next = 3;
+    for (size_t r = 0; r < rows.size(); ++r) {
+      rows[r].peak_flops = ours.peak_flops;
+      if (!calls[r]) continue;
+      rows[r].timing = timings[next];
+      next += 2;
+      if (!rows[r].timing.status) rows[r].not_run = rows[r].timing.status.message();
+    }
+    print(ours, rows);
+    return kDone;
+  }
+
+  Expected<std::unique_ptr<RivalCall>> bind(const RivalEntry& entry, const Problem& problem,
+                                            const tune::ProblemData& data, int threads, BenchRow* row) {
+    if (!entry.rival) return Status(Code::unsupported, entry.absent);
+    row->kernel = entry.rival->what();
+    row->workspace_bytes = entry.rival->scratch_bytes(problem, threads);
+    if (const int64_t free = available_memory(); row->workspace_bytes > free)
+      return Status(Code::out_of_memory, "needs " + bytes_text(static_cast<double>(row->workspace_bytes)) +
+                                             ", " + bytes_text(static_cast<double>(free)) + " free");
+    auto call = entry.rival->bind(problem, data.tensors(), threads, *context_.get()->executor);
+    if (!call) return call;
+    (*call)->wake();
+    const Status status = (*call)->run();
+    (*call)->park();
+    if (!status) return status;
+    const tilewise_tensor& ours =
+        problem.direction == TILEWISE_BACKWARD ? data.tensors().dq : data.tensors().o;
+    const double apart = largest_difference(ours, (*call)->result());
+    if (!(apart <= (ours.dtype == TILEWISE_F32 ? 1e-3 : 5e-2)))
+      return Status(Code::device, printed("its result differs from ours by %.2g", apart));
+    return call;
+  }
+
+  // Of two results of one problem, for one in 97 elements: whether they are the same work, not how exact they
+  // are.
+  static double largest_difference(const tilewise_tensor& ours, const float* theirs) {
+    const int64_t count = ours.shape[0] * ours.shape[1] * ours.shape[2] * ours.shape[3];
+    double apart = 0;
+    for (int64_t i = 0; i < count; i += 97) {
+      const double difference = std::fabs(tune::value_at(ours, i) - static_cast<double>(theirs[i]));
+      if (!(difference <= apart)) apart = difference;
+    }
+    return apart;
+  }
+
+  void print(const BenchRow& ours, const std::vector<BenchRow>& rivals) {
+    if (isatty(STDERR_FILENO)) std::fputs("\r\033[K", stderr);
+    if (table()) {
+      std::vector<BenchRow> present;
+      for (size_t r = 0; r < rivals.size(); ++r) {
+        if (!rivals_[r].rival) continue;
+        present.push_back(rivals[r]);
+        const std::string note = rivals[r].rival + ": " + rivals[r].not_run;
+        if (!rivals[r].not_run.empty() && std::find(notes_.begin(), notes_.end(), note) == notes_.end())
+          notes_.push_back(note);
+      }
+      std::puts(table_line(ours, present).c_str());
+    } else {
+      const auto line = options_.json ? json_line : csv_line;
+      std::puts(line(ours).c_str());
+      for (const BenchRow& rival : rivals) std::puts(line(rival).c_str());
+    }
+    std::fflush(stdout);
+  }
+
+  const BenchOptions& options_;
+  Context context_;
+  DeviceInfo device_;
+  std::vector<RivalEntry> rivals_;
+  std::vector<std::string> notes_;
+};
+
+Status check_names(const BenchOptions& options) {
+  const auto known = rival_names();
+  for (const std::string& name : options.rivals) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    std::string accepted;
+    for (const std::string& one : known) accepted += (accepted.empty() ? "" : ", ") + one;
+    return Status(Code::invalid,
+                  "--rivals is \"" + name + "\"; accepted: nothing (all of them), " + accepted);
+  }
+  if (options.device == "auto" || options.device == "cpu" || options.device == "reference") return {};
+  if (options.device.rfind("cuda", 0) == 0)
+    return Status(Code::unsupported, "--device " + options.device + ": this version has no CUDA kernels");
+  return Status(Code::invalid,
+                "--device is \"" + options.device + "\"; accepted: auto, cpu, cuda[:n], reference");
+}
+
+}  // namespace
+
+int run_bench(const BenchOptions& given) {
+  BenchOptions options = given;
+  if (Status status = check_names(options); !status) return fail("bench", status);
+  if (options.device == "reference") options.kernels = {"forward_reference_f64,backward_reference_f64"};
+  const auto grid = make_grid(options);
+  if (!grid) return fail("bench", grid.status());
+  auto device = DeviceInfo::query();
+  if (!device) return fail("bench", device.status());
+  ContextOptions context_options;
+  context_options.threads =
+      static_cast<int32_t>(*std::max_element(options.threads.begin(), options.threads.end()));
+  auto context = Context::create(context_options);
+  if (!context) return fail("bench", context.status());
+  return Bench(options, std::move(*context), *device).run(*grid);
+}
+
+void add_bench(CLI::App& parent, int* exit_status) {
+  auto options = std::make_shared<BenchOptions>();
+  BenchOptions& o = *options;
+  CLI::App* app =
+      parent.add_subcommand("bench", "Time attention over a grid of problems, beside peak and rivals");
+  app->add_option("--device", o.device, "auto, cpu, reference")->capture_default_str();
+  app->add_option("--direction", o.directions, "forward, backward, decode")->delimiter(',');
+  app->add_option("--dtype", o.dtypes, "f32, f16, bf16 and their other names")->delimiter(',');
+  app->add_option("--batch", o.batch, "sequences")->delimiter(',');
+  app->add_option("--heads", o.heads, "query heads")->delimiter(',');
+  app->add_option("--heads-kv", o.heads_kv, "key heads (default: as many as query heads)")->delimiter(',');
+  app->add_option("--head-dim", o.head_dim, "of q and k")->delimiter(',');
+  app->add_option("--head-dim-v", o.head_dim_v, "of v and o (default: --head-dim)")->delimiter(',');
+  app->add_option("--seqlen", o.seqlen, "queries a sequence")->delimiter(',');
+  app->add_option("--seqlen-kv", o.seqlen_kv, "keys a sequence (default: --seqlen)")->delimiter(',');
+  app->add_option("--causal", o.causal, "alone: true; or a list of true, false, bottom-right, top-left")
+      ->delimiter(',')
+      ->expected(0, 8)
+      ->default_str("true");
+  app->add_option("--window", o.window,
+                  "LEFT,RIGHT around each query's position, -1 = unbounded; more pairs for a grid")
+      ->delimiter(',');
+  app->add_option("--threads", o.threads, "0 = the physical cores that may be used")->delimiter(',');
+  app->add_option("--kernel", o.kernels, "auto, all, or names of kernels")->delimiter(',');
+  app->add_option("--rivals", o.rivals, "time rivals too: alone all of them, or a list")
+      ->delimiter(',')
+      ->expected(0, 8)
+      ->default_str("all");
+  app->add_option("--warmup", o.warmup, "calls of each before the first sample (default: 20 ms)");
+  app->add_option("--repeats", o.repeats, "samples of each (default: by time, 3 to 101)");
+  app->add_option("--seed", o.seed, "of the random data")->capture_default_str();
+  app->add_flag("--json", o.json, "one object a line");
+  app->add_flag("--csv", o.csv, "comma-separated, with a header");
+  app->callback([app, options, exit_status] {
+    options->with_rivals = app->count("--rivals") > 0;
+    std::erase(options->rivals, "all");
+    *exit_status = run_bench(*options);
+  });
+}
+
+}  // namespace tilewise::cli

@@ -1,0 +1,23 @@
+// The grid of a bench command: one point for each combination of what its options list.
+#ifndef TILEWISE_CLI_BENCH_GRID_H_
+#define TILEWISE_CLI_BENCH_GRID_H_
+
+#include "cli/bench.h"
+#include "tilewise/status.h"
+#include "tune/problem_data.h"
+
+namespace tilewise::cli {
+
+struct BenchPoint {
+  tune::ProblemSize size;
+  int threads = 0;                // 0 = the context's
+  std::string kernel;             // "auto", "all", or a row's name
+  std::string to_string() const;  // "forward f32 1x1024x12x64 causal"
+};
+
+// Lengths vary fastest. A refusal names the option, what was given and what is accepted; Code::unsupported
+// where the command knows the value and this version cannot run it.
+Expected<std::vector<BenchPoint>> make_grid(const BenchOptions& options);
+
+}  // namespace tilewise::cli
+#endif  // TILEWISE_CLI_BENCH_GRID_H_

@@ -1,0 +1,39 @@
+// What a bench command prints: a table for people, or JSON lines, or CSV, with the same figures.
+#ifndef TILEWISE_CLI_BENCH_REPORT_H_
+#define TILEWISE_CLI_BENCH_REPORT_H_
+
+#include <string>
+#include <vector>
+
+#include "cli/bench_grid.h"
+#include "tune/measure.h"
+
+namespace tilewise::cli {
+
+struct BenchRow {
+  BenchPoint point;
+  std::string device;
+  std::string kernel;   // the row of the table that ran, or what of a rival ran
+  std::string rival;    // empty = ours
+  std::string not_run;  // why there is no figure
+  int threads = 1;
+  tune::Timing timing;
+  double flops = 0, peak_flops = 0;  // of one call; a second
+  double bytes_ideal = 0;
+  int64_t workspace_bytes = 0;
+
+  double tflops() const { return timing.median_ms > 0 ? flops / timing.median_ms * 1e-9 : 0; }
+  double percent_of_peak() const { return peak_flops > 0 ? 100 * tflops() * 1e12 / peak_flops : 0; }
+  double gbps() const { return timing.median_ms > 0 ? bytes_ideal / timing.median_ms * 1e-6 : 0; }
+};
+
+std::string json_line(const BenchRow& row);
+std::string csv_header();
+std::string csv_line(const BenchRow& row);
+
+// One line a point: ours, then what each rival takes relative to ours (above 1: ours is faster).
+std::string table_header(const std::vector<std::string>& rivals);
+std::string table_line(const BenchRow& ours, const std::vector<BenchRow>& rivals);
+
+}  // namespace tilewise::cli
+#endif  // TILEWISE_CLI_BENCH_REPORT_H_

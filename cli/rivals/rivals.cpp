@@ -1,0 +1,66 @@
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "cli/rivals/rival.h"
+
+namespace tilewise::cli {
+namespace {
+
+// build/rivals for build/bin/tilewise: where scripts/rivals.sh puts what it gets.
+std::filesystem::path rivals_folder() {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? std::filesystem::path() : self.parent_path().parent_path() / "rivals";
+}
+
+Expected<std::unique_ptr<Rival>> find_rival(const std::string& name) {
+  if (name == "three-step") return find_three_step();
+  if (name == "ggml") return find_ggml((rivals_folder() / "ggml").string());
+  if (name == "pytorch") {
+    std::error_code error;
+    if (std::filesystem::exists(rivals_folder() / "pytorch", error))
+      return Status(
+          Code::unsupported,
+          "PyTorch runs in a Python process: bench/torch_rival.py times it beside this library there");
+    return Status(Code::unsupported, "PyTorch is not in build/rivals; `scripts/rivals.sh pytorch` gets it");
+  }
+  return Status(Code::unsupported, "cuDNN needs an NVIDIA GPU, and this version runs on CPUs");
+}
+
+}  // namespace
+
+Expected<SharedLibrary> SharedLibrary::open(const std::vector<std::string>& names, bool global) {
+  for (const std::string& name : names) {
+    void* handle = dlopen(name.c_str(), RTLD_NOW | (global ? RTLD_GLOBAL : RTLD_LOCAL));
+    if (handle) return SharedLibrary(handle, name);
+  }
+  std::string tried;
+  for (const std::string& name : names) tried += (tried.empty() ? "" : ", ") + name;
+  return Status(Code::unsupported, "no shared library found; tried " + tried);
+}
+
+void* SharedLibrary::symbol(const char* name) const { return dlsym(handle_, name); }
+
+void SharedLibrary::close() {
+  dlclose(handle_);
+  handle_ = nullptr;
+}
+
+std::vector<std::string> rival_names() { return {"three-step", "ggml", "pytorch", "cudnn"}; }
+
+std::vector<RivalEntry> find_rivals(const std::vector<std::string>& wanted) {
+  std::vector<RivalEntry> entries;
+  for (const std::string& name : rival_names()) {
+    if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), name) == wanted.end()) continue;
+    auto rival = find_rival(name);
+    if (rival)
+      entries.push_back({name, std::move(*rival), ""});
+    else
+      entries.push_back({name, nullptr, rival.status().message()});
+  }
+  return entries;
+}
+
+}  // namespace tilewise::cli

@@ -1,0 +1,108 @@
+#include "cli/tune.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "cli/bench_grid.h"
+#include "cli/safetensors.h"
+#include "cli/text.h"
+#include "tune/search.h"
+
+namespace tilewise::cli {
+namespace {
+
+BenchOptions as_bench(const TuneOptions& t) {
+  BenchOptions b;
+  b.directions = t.directions, b.dtypes = t.dtypes, b.causal = t.causal;
+  b.batch = t.batch, b.heads = t.heads, b.heads_kv = t.heads_kv, b.head_dim = t.head_dim, b.seqlen = t.seqlen;
+  b.threads = {t.threads};
+  b.seed = t.seed;
+  return b;
+}
+
+}  // namespace
+
+int run_tune(const TuneOptions& options) {
+  if (options.device.rfind("cuda", 0) == 0)
+    return fail("tune", kCannotRun, "--device " + options.device + ": this version has no CUDA kernels");
+  if (options.device != "auto" && options.device != "cpu")
+    return fail("tune", kBadInput, "--device is \"" + options.device + "\"; accepted: auto, cpu, cuda[:n]");
+  if (!(options.seconds > 0) || options.seconds > 3600)
+    return fail("tune", kBadInput, printed("--seconds is %g; accepted: above 0, to 3600", options.seconds));
+  const auto grid = make_grid(as_bench(options));
+  if (!grid) return fail("tune", grid.status());
+  const auto device = DeviceInfo::query();
+  if (!device) return fail("tune", device.status());
+  ContextOptions context_options;
+  context_options.threads = static_cast<int32_t>(options.threads);
+  const auto context = Context::create(context_options);
+  if (!context) return fail("tune", context.status());
+
+  const std::string path =
+      options.output.empty() ? "tuning/" + tune::tuning_file_name(device->name) : options.output;
+  auto tuning = tune::read_tuning(path);
+  if (!tuning) return fail("tune", tuning.status());
+  if (!options.dry_run)
+    if (Status status = tune::write_tuning(path, *tuning); !status)
+      return fail("tune", status);  // before the work
+  tuning->device = device->name;
+  tuning->library = tilewise_version();
+
+  std::vector<TuningLine> lines;
+  for (size_t i = 0; i < grid->size(); ++i) {
+    const BenchPoint& point = (*grid)[i];
+    if (isatty(STDERR_FILENO)) {
+      std::fprintf(stderr, "\r\033[K[%zu/%zu] %s", i + 1, grid->size(), point.to_string().c_str());
+      std::fflush(stderr);
+    }
+    tune::MeasureOptions measuring;
+    measuring.seconds = options.seconds;
+    const auto times =
+        tune::time_kernels(*context, point.size, static_cast<int>(options.threads), options.seed, measuring);
+    if (isatty(STDERR_FILENO)) std::fputs("\r\033[K", stderr);
+    if (!times) return fail("tune", times.status());
+    const Problem problem = tune::make_problem(point.size);
+    TuningLine line{tuning_key(problem), times->front().kernel, 1e3 * times->front().timing.median_ms};
+    std::printf("%s\n", to_string(line.key).c_str());
+    for (const tune::KernelTime& time : *times)
+      std::printf("  %-40s %s\n", time.kernel.c_str(), milliseconds_text(time.timing.median_ms).c_str());
+    std::fflush(stdout);
+    lines.push_back(std::move(line));
+  }
+  tune::merge_lines(&*tuning, lines);
+  if (options.dry_run) {
+    std::fputs(tuning->to_string().c_str(), stdout);
+    return kDone;
+  }
+  if (Status status = tune::write_tuning(path, *tuning); !status) return fail("tune", status);
+  std::printf("%zu of %zu lines of %s measured now; TILEWISE_TUNING=%s uses them\n", lines.size(),
+              tuning->lines.size(), path.c_str(), path.c_str());
+  return kDone;
+}
+
+void add_tune(CLI::App& parent, int* exit_status) {
+  auto options = std::make_shared<TuneOptions>();
+  TuneOptions& o = *options;
+  CLI::App* app = parent.add_subcommand("tune", "Measure every kernel and write tuning/<device>.txt");
+  app->add_option("--device", o.device, "auto, cpu")->capture_default_str();
+  app->add_option("--direction", o.directions, "forward, backward (default: both)")->delimiter(',');
+  app->add_option("--dtype", o.dtypes, "f32, f16, bf16")->delimiter(',');
+  app->add_option("--batch", o.batch, "sequences")->delimiter(',');
+  app->add_option("--heads", o.heads, "query heads")->delimiter(',');
+  app->add_option("--heads-kv", o.heads_kv, "key heads (default: --heads)")->delimiter(',');
+  app->add_option("--head-dim", o.head_dim, "of q, k and v")->delimiter(',');
+  app->add_option("--seqlen", o.seqlen, "queries and keys")->delimiter(',');
+  app->add_option("--causal", o.causal, "true, false (default: both)")->delimiter(',');
+  app->add_option("--threads", o.threads, "0 = the physical cores that may be used")->capture_default_str();
+  app->add_option("--seconds", o.seconds, "for each kernel and problem")->capture_default_str();
+  app->add_option("--seed", o.seed, "of the random data")->capture_default_str();
+  app->add_option("-o,--output", o.output, "the file (default: tuning/<device>.txt)");
+  app->add_flag("--dry-run", o.dry_run, "print the lines, write nothing");
+  app->callback([options, exit_status] { *exit_status = run_tune(*options); });
+}
+
+}  // namespace tilewise::cli

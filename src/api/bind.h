@@ -1,0 +1,36 @@
+// From a caller's tensors to what kernels receive: everything is checked against the problem that was
+// planned.
+#ifndef TILEWISE_API_BIND_H_
+#define TILEWISE_API_BIND_H_
+
+#include "api/check.h"
+#include "core/params.h"
+
+namespace tilewise {
+
+// Sizes of one call. Packed: seqlen is the problem's bound, total the tensor's rows; else total is 0.
+struct CallSizes {
+  int64_t batch = 0, seqlen_q = 0, seqlen_kv = 0, total_q = 0, total_kv = 0;
+};
+
+// Ranks, and sizes that q, k and cu_seqlens agree on.
+bool read_sizes(TensorChecks& checks, const tilewise_problem& problem, const tilewise_tensors& tensors,
+                CallSizes* sizes);
+
+// What the one-call form derives from its options and tensors.
+Status problem_from_tensors(const tilewise_problem& options, const tilewise_tensors& tensors,
+                            tilewise_problem* problem);
+
+Status bind_forward(const tilewise_problem& problem, int32_t device_kind, const tilewise_tensors& tensors,
+                    ForwardParams* params);
+Status bind_backward(const tilewise_problem& problem, int32_t device_kind, const tilewise_tensors& tensors,
+                     BackwardParams* params);
+// q, k and every mask and score tensor; neither v nor outputs.
+Status bind_scores(const tilewise_problem& problem, const tilewise_tensors& tensors, ForwardParams* params);
+
+// What the values of host lengths must satisfy. Always: no sequence is longer than planned. With `all`:
+// everything that kernels would clamp.
+Status check_values(const tilewise_problem& problem, const ForwardParams& params, bool all);
+
+}  // namespace tilewise
+#endif  // TILEWISE_API_BIND_H_

@@ -1,0 +1,16 @@
+// Every rule of a Problem, once. A broken rule gives one sentence: the field, what was given, what is
+// accepted.
+#ifndef TILEWISE_CORE_VALIDATE_H_
+#define TILEWISE_CORE_VALIDATE_H_
+
+#include "tilewise/problem.h"
+
+namespace tilewise {
+
+Status validate(const tilewise_problem& problem);
+
+// What a call's q_offset_value and windows may be, so that i + q_offset + window cannot overflow.
+constexpr int64_t kMaxOffset = int64_t{1} << 60;
+
+}  // namespace tilewise
+#endif  // TILEWISE_CORE_VALIDATE_H_

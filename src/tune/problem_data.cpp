@@ -1,0 +1,150 @@
+#include "tune/problem_data.h"
+
+#include <new>
+#include <utility>
+
+#include "core/dropout.h"
+#include "core/half.h"
+
+namespace tilewise::tune {
+namespace {
+
+constexpr size_t kAlign = 64;
+constexpr float kUniformScale = 1.7320508f / 65536.0f;  // four uniform 16-bit numbers: variance 65536^2 / 3
+
+float normal_of(uint64_t bits) {
+  const auto part = [&](int shift) { return static_cast<int32_t>((bits >> shift) & 0xffff); };
+  return kUniformScale * static_cast<float>(part(0) + part(16) + part(32) + part(48) - 2 * 65535);
+}
+
+int64_t tensor_bytes(DType dtype, std::initializer_list<int64_t> shape) {
+  int64_t count = 1;
+  for (int64_t n : shape) count *= n;
+  return count * bits_of(dtype) / 8;
+}
+
+}  // namespace
+
+Problem make_problem(const ProblemSize& size) {
+  Problem p;
+  p.direction = static_cast<int32_t>(size.direction);
+  p.batch = size.batch;
+  p.heads_q = size.heads_q;
+  p.heads_kv = size.heads_kv;
+  p.head_dim = size.head_dim;
+  p.head_dim_v = size.head_dim_v;
+  p.seqlen_q = size.seqlen_q;
+  p.seqlen_kv = size.seqlen_kv;
+  const auto dtype = static_cast<int32_t>(size.dtype);
+  p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = p.dtype_dout = p.dtype_dq = p.dtype_dk = p.dtype_dv = dtype;
+  p.causal = size.causal;
+  p.position = static_cast<int32_t>(size.position);
+  p.window_left = size.window_left;
+  p.window_right = size.window_right;
+  p.alignment = kAlign;
+  while (p.alignment > 1 && (size.head_dim * bits_of(size.dtype) / 8 % p.alignment != 0 ||
+                             size.head_dim_v * bits_of(size.dtype) / 8 % p.alignment != 0))
+    p.alignment /= 2;
+  if (size.direction == Direction::backward) p.wants = TILEWISE_WANT_DQ | TILEWISE_WANT_DK | TILEWISE_WANT_DV;
+  return p;
+}
+
+void fill_normal(void* data, DType dtype, int64_t count, uint64_t seed) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = normal_of(mix64(seed + static_cast<uint64_t>(i + 1) * 0x9e3779b97f4a7c15ull));
+    if (dtype == DType::f32) static_cast<float*>(data)[i] = value;
+    if (dtype == DType::f16) static_cast<uint16_t*>(data)[i] = f16_of_float(value);
+    if (dtype == DType::bf16) static_cast<uint16_t*>(data)[i] = bf16_of_float(value);
+  }
+}
+
+double value_at(const tilewise_tensor& tensor, int64_t i) {
+  if (tensor.dtype == TILEWISE_F32) return static_cast<const float*>(tensor.data)[i];
+  const uint16_t bits = static_cast<const uint16_t*>(tensor.data)[i];
+  return tensor.dtype == TILEWISE_F16 ? float_of_f16(bits) : float_of_bf16(bits);
+}
+
+void ProblemData::Free::operator()(std::byte* data) const {
+  ::operator delete (data, std::align_val_t{kAlign});
+}
+
+int64_t ProblemData::bytes_of(const Problem& p) {
+  const auto q = static_cast<DType>(p.dtype_q);
+  const int64_t of_q = tensor_bytes(q, {p.batch, p.seqlen_q, p.heads_q, p.head_dim});
+  const int64_t of_o = tensor_bytes(q, {p.batch, p.seqlen_q, p.heads_q, p.head_dim_v});
+  const int64_t of_k = tensor_bytes(q, {p.batch, p.seqlen_kv, p.heads_kv, p.head_dim});
+  const int64_t of_v = tensor_bytes(q, {p.batch, p.seqlen_kv, p.heads_kv, p.head_dim_v});
+  const int64_t twice = p.direction == TILEWISE_BACKWARD ? 2 : 1;
+  return twice * (of_q + of_o + of_k + of_v) + 4 * p.batch * p.heads_q * p.seqlen_q;
+}
+
+bool ProblemData::add(tilewise_tensor& tensor, DType dtype, std::initializer_list<int64_t> shape) {
+  const auto bytes = static_cast<size_t>(tensor_bytes(dtype, shape));
+  auto* data =
+      static_cast<std::byte*>(::operator new (bytes + kAlign, std::align_val_t{kAlign}, std::nothrow));
+  if (!data) return false;
+  memory_.emplace_back(data);
+  tensor = Tensor(data, dtype, shape);
+  return true;
+}
+
+Expected<ProblemData> ProblemData::make(const Problem& p, uint64_t seed) {
+  ProblemData data;
+  data.problem_ = p;
+  Tensors& t = data.tensors_;
+  const auto dtype = static_cast<DType>(p.dtype_q);
+  bool enough = data.add(t.q, dtype, {p.batch, p.seqlen_q, p.heads_q, p.head_dim}) &&
+                data.add(t.k, dtype, {p.batch, p.seqlen_kv, p.heads_kv, p.head_dim}) &&
+                data.add(t.v, dtype, {p.batch, p.seqlen_kv, p.heads_kv, p.head_dim_v}) &&
+                data.add(t.o, dtype, {p.batch, p.seqlen_q, p.heads_q, p.head_dim_v});
+  const bool backward = p.direction == TILEWISE_BACKWARD;
+  if (enough && (backward || p.has(TILEWISE_HAS_LSE)))
+    enough = data.add(t.lse, DType::f32, {p.batch, p.heads_q, p.seqlen_q});
+  if (enough && backward) {
+    enough = data.add(t.dout, dtype, {p.batch, p.seqlen_q, p.heads_q, p.head_dim_v}) &&
+             data.add(t.dq, dtype, {p.batch, p.seqlen_q, p.heads_q, p.head_dim}) &&
+             data.add(t.dk, dtype, {p.batch, p.seqlen_kv, p.heads_kv, p.head_dim}) &&
+             data.add(t.dv, dtype, {p.batch, p.seqlen_kv, p.heads_kv, p.head_dim_v});
+  }
+  if (!enough) return Status(Code::out_of_memory, "the tensors of the problem could not be allocated");
+  uint64_t stream = 0;
+  for (const tilewise_tensor* tensor : {&t.q, &t.k, &t.v, &t.dout, &t.o}) {
+    const int64_t count = tensor->shape[0] * tensor->shape[1] * tensor->shape[2] * tensor->shape[3];
+    const uint64_t own = mix64(seed + 0x632be59bd9b4e019ull * ++stream);
+    if (tensor->data) fill_normal(tensor->data, dtype, count, own);
+  }
+  return data;
+}
+
+Status ProblemData::fill_forward(const Context& context) {
+  Problem forward = problem_;
+  forward.direction = TILEWISE_FORWARD;
+  forward.wants = 0;
+  forward.features |= TILEWISE_HAS_LSE;
+  Tensors t{};
+  t.q = tensors_.q, t.k = tensors_.k, t.v = tensors_.v, t.o = tensors_.o, t.lse = tensors_.lse;
+  auto call = PlannedCall::make(context, forward, t);
+  return call ? call->run() : call.status();
+}
+
+PlannedCall::PlannedCall(const Context& context, const Plan& plan, const Tensors& tensors,
+                         Workspace workspace)
+    : context_(&context), plan_(plan), tensors_(tensors), workspace_(std::move(workspace)) {}
+
+Expected<PlannedCall> PlannedCall::make(const Context& context, const Problem& problem,
+                                        const Tensors& tensors, const char* kernel, int threads) {
+  Limits limits;
+  limits.kernel = kernel;
+  limits.threads = threads;
+  auto made = tilewise::plan(problem, context, limits);
+  if (!made) return made.status();
+  if (Status status = prepare(context, *made); !status) return status;
+  return PlannedCall(context, *made, tensors, Workspace(*made));
+}
+
+Status PlannedCall::run() const {
+  return plan_.problem.direction == TILEWISE_BACKWARD ? backward(*context_, plan_, tensors_, workspace_)
+                                                      : forward(*context_, plan_, tensors_, workspace_);
+}
+
+}  // namespace tilewise::tune

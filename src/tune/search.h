@@ -1,0 +1,36 @@
+// Search: which kernel is fastest for a problem, measured; and the tuning file that remembers it for plan/.
+#ifndef TILEWISE_TUNE_SEARCH_H_
+#define TILEWISE_TUNE_SEARCH_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "plan/tuning.h"
+#include "tune/measure.h"
+#include "tune/problem_data.h"
+
+namespace tilewise::tune {
+
+struct KernelTime {
+  std::string kernel;
+  Timing timing;
+};
+
+// Every kernel that does not refuse, the oracle's rows aside, timed in turns; fastest median first. Where
+// none can run: the planner's reasons.
+Expected<std::vector<KernelTime>> time_kernels(const Context& context, const ProblemSize& size, int threads,
+                                               uint64_t seed, const MeasureOptions& options = {});
+
+// The measured lines over those of the same key; the rest of `tuning` stays.
+void merge_lines(Tuning* tuning, const std::vector<TuningLine>& lines);
+
+// "intel-r-xeon-r-processor.txt" for a device's name.
+std::string tuning_file_name(const std::string& device_name);
+// What a file holds; nothing where there is no such file.
+Expected<Tuning> read_tuning(const std::string& path);
+// Through a temporary file beside `path` and a rename, so that `path` is either as before or whole.
+Status write_tuning(const std::string& path, const Tuning& tuning);
+
+}  // namespace tilewise::tune
+#endif  // TILEWISE_TUNE_SEARCH_H_
