@@ -1,11 +1,11 @@
 // CPU backward, recomputed: P comes back from q, k and lse; neither P nor dP reaches memory beyond one tile.
 //
-// Task = (sequence, key head, split of its keys), on one worker. For each query head of the group the rows are packed
-// once; then, key tile by key tile and q block by q block:
+// Task = (sequence, key head, split of its keys), on one worker. For each query head of the group the rows
+// are packed once; then, key tile by key tile and q block by q block:
 //   dV += P^T dO,  dK += dS^T Q  (lanes over the head dim)     dQ^T += K^T dS^T  (lanes over queries)
-// dK and dV belong to the task alone, so query heads of a group and all q blocks add up in a fixed order without
-// atomics. dQ belongs to it too where keys are not split; else each split writes its part and a second phase adds the
-// parts in ascending order. Memory: O(seqlen) a worker (BackwardScratch).
+// dK and dV belong to the task alone, so query heads of a group and all q blocks add up in a fixed order
+// without atomics. dQ belongs to it too where keys are not split; else each split writes its part and a
+// second phase adds the parts in ascending order. Memory: O(seqlen) a worker (BackwardScratch).
 
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
@@ -58,19 +58,19 @@ class BackwardRun {
             w.dout_t + index * m * p_.head_dim_v,
             w.q + index * m * sizes_.pitch_qk,
             w.dout + index * m * sizes_.pitch_v,
-            w.lse2 + index * m,
+            w.lse + index * m,
             w.delta + index * m};
   }
   TileBuffers buffers(const BackwardScratch& w) const { return {w.p, w.ds, w.add, w.slope, w.keep}; }
 
-  // Keys [j0, j0 + n) of a key head as fp32 rows: in place for fp32, else converted. Also says whether a row of K holds
-  // a non-finite value: such a row must not meet a zero of dS^T, where no lane sees it.
+  // Keys [j0, j0 + n) of a key head as fp32 rows: in place for fp32, else converted. Also says whether a row
+  // of K holds a non-finite value: such a row must not meet a zero of dS^T, where no lane sees it.
   KeyTile load_keys(const BackwardScratch& w, const Sequence& s, int64_t b, int64_t head, int64_t j0, int n,
                     SegmentBounds* segment_bounds, bool* finite) const {
     KeyTile tile{};
     const int64_t row0 = s.kv_begin + j0;
-    tile.k = rows_as_float(p_.k, b, head, row0, n, p_.head_dim, sizes_.pitch_qk, w.k_tile, &tile.k_stride);
-    tile.v = rows_as_float(p_.v, b, head, row0, n, p_.head_dim_v, sizes_.pitch_v, w.v_tile, &tile.v_stride);
+    tile.k = RowsAsFloat(p_.k, b, head, row0, n, p_.head_dim, sizes_.pitch_qk, w.k_tile, &tile.k_stride);
+    tile.v = RowsAsFloat(p_.v, b, head, row0, n, p_.head_dim_v, sizes_.pitch_v, w.v_tile, &tile.v_stride);
     if (p_.segment_ids_kv.data) {
       *segment_bounds = load_key_segments(w.segments, p_, s, b, j0, n);
       tile.segments = w.segments;
@@ -80,45 +80,35 @@ class BackwardRun {
     return tile;
   }
 
-  static const float* rows_as_float(const RowTensor& t, int64_t b, int64_t head, int64_t row0, int n, int64_t dim,
-                                    int64_t pitch, float* buffer, int64_t* stride) {
-    const int64_t at = b * t.batch_stride + head * t.head_stride + row0 * t.row_stride;
-    if (t.dtype == DType::f32) {
-      *stride = t.row_stride;
-      return static_cast<const float*>(t.data) + at;
-    }
-    for (int j = 0; j < n; ++j) ConvertRow(buffer + j * pitch, t, at + j * t.row_stride, dim);
-    *stride = pitch;
-    return buffer;
-  }
-
   void key_head(int64_t b, int64_t head_kv, int64_t split, int worker) {
     const BackwardScratch w = scratch(worker);
     const Sequence s = sequence_of(p_, b);
     const int64_t c0 = std::min(split * sizes_.chunk, s.rows_kv), c1 = std::min(c0 + sizes_.chunk, s.rows_kv);
     std::fill_n(w.dk, (c1 - c0) * sizes_.pitch_qk, 0.0f);
     std::fill_n(w.dv, (c1 - c0) * sizes_.pitch_v, 0.0f);
-    for (int64_t g = 0; g < p_.group(); ++g) query_head(w, s, b, head_kv, head_kv * p_.group() + g, split, c0, c1);
+    for (int64_t g = 0; g < p_.group(); ++g)
+      query_head(w, s, b, head_kv, head_kv * p_.group() + g, split, c0, c1);
     for (int64_t j = c0; j < c1; ++j) {
       write_row(p_.dk, b, head_kv, s.kv_begin + j, w.dk + (j - c0) * sizes_.pitch_qk, p_.head_dim, p_.scale);
       write_row(p_.dv, b, head_kv, s.kv_begin + j, w.dv + (j - c0) * sizes_.pitch_v, p_.head_dim_v, 1.0f);
     }
   }
 
-  void query_head(const BackwardScratch& w, const Sequence& s, int64_t b, int64_t head_kv, int64_t head, int64_t split,
-                  int64_t c0, int64_t c1) {
+  void query_head(const BackwardScratch& w, const Sequence& s, int64_t b, int64_t head_kv, int64_t head,
+                  int64_t split, int64_t c0, int64_t c1) {
     const int64_t m = sizes_.tile_m;
     const int64_t blocks = (s.len_q + m - 1) / m;
     for (int64_t i = 0; i < blocks; ++i) {
       QueryBlock block = block_at(w, i);
       const int count = static_cast<int>(std::min(m, s.len_q - i * m));
-      PackQueryBlock(block, p_, s, b, head, i * m, count, general_, sizes_.tile_m, sizes_.pitch_qk, sizes_.pitch_v,
+      PackQueryBlock(block, p_, s, b, head, i * m, count, sizes_.tile_m, sizes_.pitch_qk, sizes_.pitch_v,
                      w.row);
     }
     std::fill_n(w.dq_t, blocks * m * p_.head_dim, 0.0f);
     for (int64_t j0 = c0; j0 < c1; j0 += sizes_.tile_n) {
       const int64_t j1 = std::min({j0 + sizes_.tile_n, c1, s.kv_last});
-      if (std::max(j0, s.kv_first) < j1) key_tile(w, s, b, head_kv, blocks, c0, j0, static_cast<int>(j1 - j0));
+      if (std::max(j0, s.kv_first) < j1)
+        key_tile(w, s, b, head_kv, blocks, c0, j0, static_cast<int>(j1 - j0));
     }
     if (p_.dq.data) write_dq(w, s, b, head, split);
     if (p_.dsinks && split == 0) {
@@ -134,8 +124,8 @@ class BackwardRun {
   }
 
   // All q blocks of a head against keys [j0, j0 + n).
-  void key_tile(const BackwardScratch& w, const Sequence& s, int64_t b, int64_t head_kv, int64_t blocks, int64_t c0,
-                int64_t j0, int n) {
+  void key_tile(const BackwardScratch& w, const Sequence& s, int64_t b, int64_t head_kv, int64_t blocks,
+                int64_t c0, int64_t j0, int n) {
     const int m = sizes_.tile_m;
     const int d_qk = static_cast<int>(p_.head_dim);
     KeyTile keys{};
@@ -153,13 +143,14 @@ class BackwardRun {
         tile_class = classify_segments(tile_class, block.lanes.segments, segment_bounds);
         if (tile_class == TileClass::skip) continue;
       }
-      const int64_t a0 = std::max(j0, block.lanes.bounds.lo_min), a1 = std::min(j0 + n, block.lanes.bounds.hi_max);
+      const int64_t a0 = std::max(j0, block.lanes.bounds.lo_min),
+                    a1 = std::min(j0 + n, block.lanes.bounds.hi_max);
       const int count = static_cast<int>(a1 - a0);
-      TileGradients(p_, block, keys, j0, a0, count, tile_class, general_, ScoreStage::product, m,
-                    buffers(w));
+      TileGradients(p_, block, keys, j0, a0, count, tile_class, general_, ScoreStage::product, m, buffers(w));
       if (p_.dv.data) {
-        Panels<true, Out::kAccumulate>(count, m, w.p, m, block.dout, sizes_.pitch_v, w.dv + (a0 - c0) * sizes_.pitch_v,
-                                       sizes_.pitch_v, static_cast<int>(sizes_.pitch_v));
+        Panels<true, Out::kAccumulate>(count, m, w.p, m, block.dout, sizes_.pitch_v,
+                                       w.dv + (a0 - c0) * sizes_.pitch_v, sizes_.pitch_v,
+                                       static_cast<int>(sizes_.pitch_v));
       }
       if (p_.dk.data) {
         Panels<true, Out::kAccumulate>(count, m, w.ds, m, block.q, sizes_.pitch_qk,
@@ -177,7 +168,8 @@ class BackwardRun {
     }
   }
 
-  // K rows with those cleared that no lane of the tile sees (their P^T and dS^T rows are zero): 0 * NaN is NaN.
+  // K rows with those cleared that no lane of the tile sees (their P^T and dS^T rows are zero): 0 * NaN is
+  // NaN.
   const float* clear_unseen(const BackwardScratch& w, const float* k, int64_t k_stride, int n) const {
     for (int j = 0; j < n; ++j) {
       bool seen = false;
@@ -198,7 +190,8 @@ class BackwardRun {
     const int64_t at = b * t.batch_stride + head * t.head_stride + row * t.row_stride;
     for (int64_t c = 0; c < n; ++c) {
       const float value = values[c] * scale;
-      store_element(t.data, t.dtype, at + c, p_.accumulate ? load_element(t.data, t.dtype, at + c) + value : value);
+      store_element(t.data, t.dtype, at + c,
+                    p_.accumulate ? load_element(t.data, t.dtype, at + c) + value : value);
     }
   }
 
@@ -207,7 +200,10 @@ class BackwardRun {
     for (int64_t i = 0; i < s.rows_q; ++i) {
       const float* column = w.dq_t + i / m * m * d + i % m;
       const bool real = i < s.len_q;
-      for (int64_t c = 0; c < d; ++c) w.row[c] = real ? column[c * m] : 0.0f;
+      if (real)
+        GatherColumn(w.row, column, sizes_.tile_m, d, 1.0f);
+      else
+        std::fill_n(w.row, d, 0.0f);
       if (sizes_.num_splits == 1) {
         write_row(p_.dq, b, head, s.q_begin + i, w.row, d, p_.scale);
       } else {
@@ -235,8 +231,8 @@ class BackwardRun {
 
   void bias_gradient();
   void bias_tile(const BackwardScratch& w, int64_t bias_b, int64_t bias_h, int64_t q_tile, int64_t kv_tile);
-  void write_bias_tile(const BackwardScratch& w, int64_t bias_b, int64_t bias_h, int64_t i0, int64_t rows, int64_t j0,
-                       int64_t keys) const;
+  void write_bias_tile(const BackwardScratch& w, int64_t bias_b, int64_t bias_h, int64_t i0, int64_t rows,
+                       int64_t j0, int64_t keys) const;
 
   const BackwardParams& p_;
   const Launch& launch_;
@@ -248,7 +244,8 @@ class BackwardRun {
   int64_t worker_bytes_;
 };
 
-inline Status Backward(const Kernel&, const BackwardParams& p, const Schedule& schedule, const Launch& launch) {
+inline Status Backward(const Kernel&, const BackwardParams& p, const Schedule& schedule,
+                       const Launch& launch) {
   return BackwardRun(p, schedule, launch).run();
 }
 

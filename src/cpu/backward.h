@@ -22,7 +22,8 @@ struct BackwardSizes {
   bool wants_sinks;
 
   BackwardSizes(int64_t batch, int64_t heads_q, int64_t heads_kv, int64_t seqlen_q, int64_t seqlen_kv,
-                int64_t total_q, int64_t head_dim, int64_t head_dim_v, bool wants_sinks, const Schedule& schedule)
+                int64_t total_q, int64_t head_dim, int64_t head_dim_v, bool wants_sinks,
+                const Schedule& schedule)
       : batch(batch),
         heads_q(heads_q),
         heads_kv(heads_kv),
@@ -54,17 +55,17 @@ struct BackwardShared {
 
 // One worker's, for one (batch, key head, split) or one tile of dbias.
 struct BackwardScratch {
-  Lanes* lanes;                       // [blocks]
-  float *q_t, *dout_t, *q, *dout;     // packs of all blocks of a head
-  float *lse2, *delta;                // [blocks * tile_m]
-  float* dq_t;                        // [blocks][head_dim][tile_m]
-  float *dk, *dv;                     // [chunk][pitch]
-  float *k_tile, *v_tile;             // [tile_n][pitch], where storage is 16 bit
-  float *p, *ds, *add, *slope, *keep; // [tile_n][tile_m]
-  float* k_clear;                     // [tile_n][pitch_qk], where rows of K must be cleared
-  float* bias_sum;                    // [tile_n][tile_m]
-  float* row;                         // [max pitch]
-  int32_t* segments;                  // [tile_n]
+  Lanes* lanes;                        // [blocks]
+  float *q_t, *dout_t, *q, *dout;      // packs of all blocks of a head
+  float *lse, *delta;                  // [blocks * tile_m]
+  float* dq_t;                         // [blocks][head_dim][tile_m]
+  float *dk, *dv;                      // [chunk][pitch]
+  float *k_tile, *v_tile;              // [tile_n][pitch], where storage is 16 bit
+  float *p, *ds, *add, *slope, *keep;  // [tile_n][tile_m]
+  float* k_clear;                      // [tile_n][pitch_qk], where rows of K must be cleared
+  float* bias_sum;                     // [tile_n][tile_m]
+  float* row;                          // [max pitch]
+  int32_t* segments;                   // [tile_n]
 
   BackwardScratch(Arena& a, const BackwardSizes& s) {
     const int64_t lanes_all = s.blocks * s.tile_m, tile = static_cast<int64_t>(s.tile_n) * s.tile_m;
@@ -73,7 +74,7 @@ struct BackwardScratch {
     dout_t = a.take<float>(lanes_all * s.head_dim_v);
     q = a.take<float>(lanes_all * s.pitch_qk);
     dout = a.take<float>(lanes_all * s.pitch_v);
-    lse2 = a.take<float>(lanes_all);
+    lse = a.take<float>(lanes_all);
     delta = a.take<float>(lanes_all);
     dq_t = a.take<float>(lanes_all * s.head_dim);
     dk = a.take<float>(s.chunk * s.pitch_qk);
@@ -105,8 +106,8 @@ inline int64_t backward_scratch_bytes(const BackwardSizes& sizes) {
   return round_up(counting.used(), 256) + worker_bytes(sizes) * sizes.workers;
 }
 
-// Key chunks a head is split into: enough tasks for the device's cores, never fewer than 512 keys each. Fixed by problem
-// and device, so the bits do not depend on the threads of a call.
+// Key chunks a head is split into: enough tasks for the device's cores, never fewer than 512 keys each. Fixed
+// by problem and device, so the bits do not depend on the threads of a call.
 inline int backward_splits(int64_t batch, int64_t heads_kv, int64_t seqlen_kv, int cores) {
   const int64_t tasks = std::max<int64_t>(batch * heads_kv, 1);
   const int64_t wanted = (4 * static_cast<int64_t>(cores) + tasks - 1) / tasks;

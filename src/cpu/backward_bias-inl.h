@@ -1,6 +1,7 @@
-// dbias: one owner a tile of the bias, which loops over everything that the bias repeats over (sequences, heads, query
-// or key tiles), recomputes dS there and adds it up in its own buffer in a fixed order, then writes once. No N^2 buffer
-// beside dbias itself, no atomics. Costs two products more than the main pass: S^T and dP^T again.
+// dbias: one owner a tile of the bias, which loops over everything that the bias repeats over (sequences,
+// heads, query or key tiles), recomputes dS there and adds it up in its own buffer in a fixed order, then
+// writes once. No N^2 buffer beside dbias itself, no atomics. Costs two products more than the main pass: S^T
+// and dP^T again.
 
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
@@ -25,9 +26,10 @@ inline void BackwardRun::bias_tile(const BackwardScratch& w, int64_t bias_b, int
   for (int64_t b = one_b ? 0 : bias_b; b < (one_b ? p_.batch : bias_b + 1); ++b) {
     const Sequence s = sequence_of(p_, b);
     for (int64_t h = one_h ? 0 : bias_h; h < (one_h ? p_.heads_q : bias_h + 1); ++h) {
-      for (int64_t i0 = one_q ? 0 : q_tile * m; i0 < (one_q ? s.len_q : std::min(s.len_q, (q_tile + 1) * m)); i0 += m) {
+      for (int64_t i0 = one_q ? 0 : q_tile * m; i0 < (one_q ? s.len_q : std::min(s.len_q, (q_tile + 1) * m));
+           i0 += m) {
         QueryBlock block = block_at(w, 0);
-        PackQueryBlock(block, p_, s, b, h, i0, static_cast<int>(std::min(m, s.len_q - i0)), general_, sizes_.tile_m,
+        PackQueryBlock(block, p_, s, b, h, i0, static_cast<int>(std::min(m, s.len_q - i0)), sizes_.tile_m,
                        sizes_.pitch_qk, sizes_.pitch_v, w.row);
         const int64_t j_end = one_kv ? s.kv_last : std::min(s.kv_last, (kv_tile + 1) * n);
         for (int64_t j0 = one_kv ? 0 : kv_tile * n; j0 < j_end; j0 += n) {

@@ -2,8 +2,9 @@
 //
 //   S^T = K Q^T,  P^T = exp(S^T - lse),  dP^T = V dO^T,  dS^T = P^T o (dP^T - delta)
 //
-// with delta = rowsum(dO o O) - dLSE. Dropout scales P for dV and dP for dS by keep/(1-p); softcap multiplies dS by its
-// derivative. Hidden pairs give exact zeros by selection, so nothing that a row does not see reaches its gradient here.
+// with delta = rowsum(dO o O) - dLSE. Dropout scales P for dV and dP for dS by keep/(1-p); softcap multiplies
+// dS by its derivative. Hidden pairs give exact zeros by selection, so nothing that a row does not see
+// reaches its gradient here.
 
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
@@ -11,11 +12,11 @@ namespace HWY_NAMESPACE {
 // Rows of one head, packed for a block of `tile_m` lanes.
 struct QueryBlock {
   Lanes& lanes;
-  float* q_t;     // [head_dim][tile_m], times scale (times log2 e where scores stay simple)
+  float* q_t;     // [head_dim][tile_m], as given: scaling a product once rounds once
   float* dout_t;  // [head_dim_v][tile_m]
   float* q;       // [tile_m][pitch_qk], as given
   float* dout;    // [tile_m][pitch_v]
-  float* lse2;    // [tile_m], log2 units; +inf for lanes that see nothing
+  float* lse;     // [tile_m]; +inf for lanes that see nothing
   float* delta;   // [tile_m]
 };
 
@@ -34,22 +35,23 @@ struct TileBuffers {
   float* keep;   // dropout
 };
 
-// What dS is the gradient of: q.k before the softcap (for dQ and dK), or the score after it, where a bias is added.
+// What dS is the gradient of: q.k before the softcap (for dQ and dK), or the score after it, where a bias is
+// added.
 enum class ScoreStage { product, biased };
 
 // Keys j0 .. j0 + n of the tile, whose row 0 is key tile_j0.
-inline void TileGradients(const BackwardParams& p, const QueryBlock& block, const KeyTile& keys, int64_t tile_j0,
-                          int64_t j0, int n, TileClass tile_class, bool general, ScoreStage stage, int tile_m,
-                          const TileBuffers& w) {
+inline void TileGradients(const BackwardParams& p, const QueryBlock& block, const KeyTile& keys,
+                          int64_t tile_j0, int64_t j0, int n, TileClass tile_class, bool general,
+                          ScoreStage stage, int tile_m, const TileBuffers& w) {
   const int64_t first = j0 - tile_j0;
-  Panels<true, Out::kStore>(n, static_cast<int>(p.head_dim), keys.k + first * keys.k_stride, keys.k_stride, block.q_t,
-                            tile_m, w.p, tile_m, tile_m);
+  Panels<true, Out::kStore>(n, static_cast<int>(p.head_dim), keys.k + first * keys.k_stride, keys.k_stride,
+                            block.q_t, tile_m, w.p, tile_m, tile_m);
   Panels<true, Out::kStore>(n, static_cast<int>(p.head_dim_v), keys.v + first * keys.v_stride, keys.v_stride,
                             block.dout_t, tile_m, w.ds, tile_m, tile_m);
   const bool capped = p.softcap > 0.0f && stage == ScoreStage::product;
   if (general) {
     const bool added = load_bias_and_mask(w.add, tile_m, p, block.lanes, j0, n);
-    FinishScores(w.p, tile_m, block.lanes, p, j0, n, added ? w.add : nullptr,
+    FinishScores(w.p, tile_m, block.lanes, p, p.scale, j0, n, added ? w.add : nullptr,
                  keys.segments ? keys.segments + first : nullptr, capped ? w.slope : nullptr);
   } else if (tile_class == TileClass::partial) {
     MaskIntervals(w.p, tile_m, block.lanes, j0, n);
@@ -58,15 +60,19 @@ inline void TileGradients(const BackwardParams& p, const QueryBlock& block, cons
   if (dropped) load_dropout(w.keep, tile_m, p, block.lanes, j0, n);
 
   const D d;
+  // score - lse is rounded once, as a difference, before it goes to log2 units: both can be large beside it.
+  const V factor = hn::Set(d, general ? 1.0f : p.scale), log2e = hn::Set(d, kLog2E);
   const V hidden = hn::Set(d, kNegativeInfinity);
   const bool select = general || tile_class == TileClass::partial;
   for (int64_t r = 0; r < tile_m; r += kLanes) {
-    const V lse2 = hn::Load(d, block.lse2 + r), delta = hn::Load(d, block.delta + r);
+    const V lse = hn::Load(d, block.lse + r), delta = hn::Load(d, block.delta + r);
+    const auto weight_of = [&](V score)
+                               HWY_ATTR { return Exp2(hn::Mul(hn::MulSub(score, factor, lse), log2e)); };
     float* HWY_RESTRICT p_at = w.p + r;
     float* HWY_RESTRICT ds_at = w.ds + r;
     if (!select && !dropped) {
       for (int j = 0; j < n; ++j, p_at += tile_m, ds_at += tile_m) {
-        const V weight = Exp2(hn::Sub(hn::Load(d, p_at), lse2));
+        const V weight = weight_of(hn::Load(d, p_at));
         hn::Store(weight, d, p_at);
         hn::Store(hn::Mul(weight, hn::Sub(hn::Load(d, ds_at), delta)), d, ds_at);
       }
@@ -77,7 +83,7 @@ inline void TileGradients(const BackwardParams& p, const QueryBlock& block, cons
     for (int j = 0; j < n; ++j, p_at += tile_m, ds_at += tile_m, slope += tile_m, keep += tile_m) {
       const V score = hn::Load(d, p_at);
       const auto out = hn::Eq(score, hidden);
-      V weight = Exp2(hn::Sub(score, lse2));
+      V weight = weight_of(score);
       V dp = hn::Load(d, ds_at);
       if (dropped) dp = hn::Mul(dp, hn::Load(d, keep));
       V ds = hn::Mul(weight, hn::Sub(dp, delta));
@@ -89,31 +95,32 @@ inline void TileGradients(const BackwardParams& p, const QueryBlock& block, cons
   }
 }
 
-// The lanes of a block, its packs and its row statistics. `o` is read where delta is not given; row_buffer holds
-// max(head_dim, head_dim_v) floats.
-inline void PackQueryBlock(QueryBlock& block, const BackwardParams& p, const Sequence& sequence, int64_t b, int64_t head,
-                           int64_t first, int count, bool general, int tile_m, int64_t pitch_qk, int64_t pitch_v,
-                           float* row_buffer) {
+// The lanes of a block, its packs and its row statistics. `o` is read where delta is not given; row_buffer
+// holds max(head_dim, head_dim_v) floats.
+inline void PackQueryBlock(QueryBlock& block, const BackwardParams& p, const Sequence& sequence, int64_t b,
+                           int64_t head, int64_t first, int count, int tile_m, int64_t pitch_qk,
+                           int64_t pitch_v, float* row_buffer) {
   fill_lanes(block.lanes, p, sequence, b, head, 1, first, count);
-  const float scale = general ? p.scale : p.scale * kLog2E;
   const int64_t in_batch = sequence.q_begin;
   std::memset(block.q, 0, static_cast<size_t>(tile_m * pitch_qk) * sizeof(float));
   std::memset(block.dout, 0, static_cast<size_t>(tile_m * pitch_v) * sizeof(float));
   for (int r = 0; r < tile_m; ++r) {
-    block.lse2[r] = -kNegativeInfinity;
+    block.lse[r] = -kNegativeInfinity;
     block.delta[r] = 0.0f;
     if (r >= count) continue;
     const int64_t row = in_batch + first + r;
-    const auto at = [&](const RowTensor& t) { return b * t.batch_stride + row * t.row_stride + head * t.head_stride; };
+    const auto at = [&](const RowTensor& t) {
+      return b * t.batch_stride + row * t.row_stride + head * t.head_stride;
+    };
     const auto stat = [&](const RowStats& t) {
       return t.data[b * t.batch_stride + head * t.head_stride + row * t.row_stride];
     };
     float* dout = block.dout + r * pitch_v;
-    load_row(dout, p.dout, at(p.dout), p.head_dim_v);
+    ConvertRow(dout, p.dout, at(p.dout), p.head_dim_v);
     if (p.delta.data) {
       block.delta[r] = stat(p.delta);
     } else {
-      load_row(row_buffer, p.o, at(p.o), p.head_dim_v);
+      ConvertRow(row_buffer, p.o, at(p.o), p.head_dim_v);
       double sum = 0.0;
       for (int64_t c = 0; c < p.head_dim_v; ++c) sum += static_cast<double>(dout[c]) * row_buffer[c];
       block.delta[r] = static_cast<float>(sum);
@@ -124,13 +131,11 @@ inline void PackQueryBlock(QueryBlock& block, const BackwardParams& p, const Seq
       continue;
     }
     const float lse = stat(p.lse);
-    if (lse != kNegativeInfinity) block.lse2[r] = lse * kLog2E;
-    load_row(block.q + r * pitch_qk, p.q, at(p.q), p.head_dim);
+    if (lse != kNegativeInfinity) block.lse[r] = lse;
+    ConvertRow(block.q + r * pitch_qk, p.q, at(p.q), p.head_dim);
   }
-  for (int64_t c = 0; c < p.head_dim; ++c)
-    for (int r = 0; r < tile_m; ++r) block.q_t[c * tile_m + r] = block.q[r * pitch_qk + c] * scale;
-  for (int64_t c = 0; c < p.head_dim_v; ++c)
-    for (int r = 0; r < tile_m; ++r) block.dout_t[c * tile_m + r] = block.dout[r * pitch_v + c];
+  TransposeRows(block.q_t, tile_m, block.q, pitch_qk, p.head_dim, 1.0f);
+  TransposeRows(block.dout_t, tile_m, block.dout, pitch_v, p.head_dim_v, 1.0f);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -1,7 +1,5 @@
 #include "cpu/lanes.h"
 
-#include <cstring>
-
 #include "core/dropout.h"
 #include "core/half.h"
 #include "core/softmax.h"
@@ -25,7 +23,8 @@ void fill_lanes(Lanes& lanes, const ForwardParams& p, const Sequence& sequence, 
     lanes.row[r] = static_cast<int32_t>(row);
     lanes.head[r] = static_cast<int32_t>(head);
     lanes.position[r] = static_cast<int32_t>(clamp_index(row + sequence.q_offset, -(1 << 30), 1 << 30));
-    lanes.slope[r] = p.alibi_slopes ? p.alibi_slopes[b * p.alibi_batch_stride + head * p.alibi_head_stride] : 0.0f;
+    lanes.slope[r] =
+        p.alibi_slopes ? p.alibi_slopes[b * p.alibi_batch_stride + head * p.alibi_head_stride] : 0.0f;
     lanes.segment[r] = 0;
     if (p.segment_ids_q.data && keys.hi > keys.lo) {
       const int64_t id = read_row_index(p.segment_ids_q, b, sequence.q_begin, row);
@@ -50,8 +49,8 @@ bool needs_general_scores(const ForwardParams& p) {
   return p.softcap > 0.0f || p.bias.data || p.mask.data || p.alibi_slopes || p.segment_ids_q.data;
 }
 
-SegmentBounds load_key_segments(int32_t* ids, const ForwardParams& p, const Sequence& sequence, int64_t b, int64_t j0,
-                                int n) {
+SegmentBounds load_key_segments(int32_t* ids, const ForwardParams& p, const Sequence& sequence, int64_t b,
+                                int64_t j0, int n) {
   SegmentBounds bounds;
   for (int j = 0; j < n; ++j) {
     const int64_t id = read_row_index(p.segment_ids_kv, b, sequence.kv_begin, j0 + j);
@@ -61,7 +60,8 @@ SegmentBounds load_key_segments(int32_t* ids, const ForwardParams& p, const Sequ
   return bounds;
 }
 
-bool load_bias_and_mask(float* add, int64_t ld, const ForwardParams& p, const Lanes& lanes, int64_t j0, int n) {
+bool load_bias_and_mask(float* add, int64_t ld, const ForwardParams& p, const Lanes& lanes, int64_t j0,
+                        int n) {
   if (!p.bias.data && !p.mask.data) return false;
   // Keys outside a lane's interval are not read: a mask or bias may end where the keys of its sequence do.
   for (int r = 0; r < kMaxLanes && r < ld; ++r) {
@@ -105,27 +105,30 @@ void load_dropout(float* keep, int64_t ld, const ForwardParams& p, const Lanes& 
 
 float load_element(const void* data, DType dtype, int64_t at) {
   switch (dtype) {
-    case DType::f32: return static_cast<const float*>(data)[at];
-    case DType::f16: return float_of_f16(static_cast<const uint16_t*>(data)[at]);
-    case DType::bf16: return float_of_bf16(static_cast<const uint16_t*>(data)[at]);
-    default: return 0.0f;
+    case DType::f32:
+      return static_cast<const float*>(data)[at];
+    case DType::f16:
+      return float_of_f16(static_cast<const uint16_t*>(data)[at]);
+    case DType::bf16:
+      return float_of_bf16(static_cast<const uint16_t*>(data)[at]);
+    default:
+      return 0.0f;
   }
 }
 
 void store_element(void* data, DType dtype, int64_t at, float value) {
   switch (dtype) {
-    case DType::f32: static_cast<float*>(data)[at] = value; break;
-    case DType::f16: static_cast<uint16_t*>(data)[at] = f16_of_float(value); break;
-    case DType::bf16: static_cast<uint16_t*>(data)[at] = bf16_of_float(value); break;
-    default: break;
-  }
-}
-
-void load_row(float* out, const RowTensor& t, int64_t offset, int64_t n) {
-  if (t.dtype == DType::f32) {
-    std::memcpy(out, static_cast<const float*>(t.data) + offset, static_cast<size_t>(n) * sizeof(float));
-  } else {
-    for (int64_t i = 0; i < n; ++i) out[i] = load_element(t.data, t.dtype, offset + i);
+    case DType::f32:
+      static_cast<float*>(data)[at] = value;
+      break;
+    case DType::f16:
+      static_cast<uint16_t*>(data)[at] = f16_of_float(value);
+      break;
+    case DType::bf16:
+      static_cast<uint16_t*>(data)[at] = bf16_of_float(value);
+      break;
+    default:
+      break;
   }
 }
 

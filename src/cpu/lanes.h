@@ -1,8 +1,9 @@
 // Lanes: the rows of q that one tile keeps in SIMD lanes, and what each of them may see.
 //
-// A lane is a (query, head) pair: with `heads_in_lanes` > 1 the query heads that share a key head stand side by side,
-// so that few queries still fill the vectors. Everything that differs between rows (band, lengths, ranges, position,
-// slope, segment, dropout state) is a value per lane; kernels compare it with the key of the S^T row at hand.
+// A lane is a (query, head) pair: with `heads_in_lanes` > 1 the query heads that share a key head stand side
+// by side, so that few queries still fill the vectors. Everything that differs between rows (band, lengths,
+// ranges, position, slope, segment, dropout state) is a value per lane; kernels compare it with the key of
+// the S^T row at hand.
 #ifndef TILEWISE_CPU_LANES_H_
 #define TILEWISE_CPU_LANES_H_
 
@@ -34,7 +35,8 @@ struct Lanes {
   bool sees_nothing(int lane) const { return hi[lane] <= lo[lane]; }
 };
 
-// Lane r holds query (first + r) / heads_in_lanes and head first_head + (first + r) % heads_in_lanes, r < count.
+// Lane r holds query (first + r) / heads_in_lanes and head first_head + (first + r) % heads_in_lanes, r <
+// count.
 void fill_lanes(Lanes& lanes, const ForwardParams& p, const Sequence& sequence, int64_t b, int64_t first_head,
                 int heads_in_lanes, int64_t first, int count);
 
@@ -42,18 +44,18 @@ void fill_lanes(Lanes& lanes, const ForwardParams& p, const Sequence& sequence, 
 bool needs_general_scores(const ForwardParams& p);
 
 // The segment ids of keys [j0, j0 + n) into ids[n]; their bounds are returned.
-SegmentBounds load_key_segments(int32_t* ids, const ForwardParams& p, const Sequence& sequence, int64_t b, int64_t j0,
-                                int n);
+SegmentBounds load_key_segments(int32_t* ids, const ForwardParams& p, const Sequence& sequence, int64_t b,
+                                int64_t j0, int n);
 
-// Bias plus dense mask of keys [j0, j0 + n) as add[key][lane], leading dimension ld: what is added to the score, -inf
-// where the pair is hidden. Lanes that see nothing get 0. Returns false, and writes nothing, where the call has neither.
-bool load_bias_and_mask(float* add, int64_t ld, const ForwardParams& p, const Lanes& lanes, int64_t j0, int n);
+// Bias plus dense mask of keys [j0, j0 + n) as add[key][lane], leading dimension ld: what is added to the
+// score, -inf where the pair is hidden. Lanes that see nothing get 0. Returns false, and writes nothing,
+// where the call has neither.
+bool load_bias_and_mask(float* add, int64_t ld, const ForwardParams& p, const Lanes& lanes, int64_t j0,
+                        int n);
 
 // keep[key][lane]: 0 or 1/(1-p).
 void load_dropout(float* keep, int64_t ld, const ForwardParams& p, const Lanes& lanes, int64_t j0, int n);
 
-// One row of q, k, v, dout as fp32.
-void load_row(float* out, const RowTensor& t, int64_t offset, int64_t n);
 float load_element(const void* data, DType dtype, int64_t at);
 void store_element(void* data, DType dtype, int64_t at, float value);
 

@@ -1,13 +1,13 @@
-// From raw products to masked scores: what forward and backward do to an S^T tile s[key][lane] before the exponential.
-// In: q.k times `scale`. Out: scores in units of log2, -inf where the pair is hidden.
-// Included once per instruction set, inside HWY_BEFORE_NAMESPACE, after exp-inl.h.
+// From raw products to masked scores: what forward and backward do to an S^T tile s[key][lane] before the
+// exponential. Natural units; -inf where the pair is hidden. Not log2 units: a finite bias near the end of
+// fp32 must stay finite. Included once per instruction set, inside HWY_BEFORE_NAMESPACE, after exp-inl.h.
 
 #include "hwy/contrib/math/math-inl.h"
 
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
 
-// The interval test alone; s is in log2 units already. Keys j0 .. j0 + n.
+// The interval test alone, in any units. Keys j0 .. j0 + n.
 HWY_NOINLINE void MaskIntervals(float* HWY_RESTRICT s, int64_t ld, const Lanes& lanes, int64_t j0, int n) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> di;
@@ -25,16 +25,16 @@ HWY_NOINLINE void MaskIntervals(float* HWY_RESTRICT s, int64_t ld, const Lanes& 
   }
 }
 
-// Softcap, bias, ALiBi, segments, dense mask, interval. s holds q.k * scale, natural units. `add` is
-// load_bias_and_mask's tile or null; `key_segments` the ids of the keys or null; `slope` (or null) gets the softcap's
-// derivative 1 - tanh^2, for backward.
+// Softcap, bias, ALiBi, segments, dense mask, interval. s times `scale` is the score. `add` is
+// load_bias_and_mask's tile or null; `key_segments` the ids of the keys or null; `slope` (or null) gets the
+// softcap's derivative 1 - tanh^2, for backward.
 HWY_NOINLINE void FinishScores(float* HWY_RESTRICT s, int64_t ld, const Lanes& lanes, const ForwardParams& p,
-                               int64_t j0, int n, const float* HWY_RESTRICT add,
+                               float scale, int64_t j0, int n, const float* HWY_RESTRICT add,
                                const int32_t* HWY_RESTRICT key_segments, float* HWY_RESTRICT slope) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> di;
   const auto hidden = hn::Set(d, kNegativeInfinity);
-  const auto log2e = hn::Set(d, kLog2E);
+  const auto factor = hn::Set(d, scale);
   const bool capped = p.softcap > 0.0f;
   const auto cap = hn::Set(d, p.softcap), inverse_cap = hn::Set(d, capped ? 1.0f / p.softcap : 0.0f);
   const auto step = static_cast<int64_t>(hn::Lanes(d));
@@ -46,7 +46,7 @@ HWY_NOINLINE void FinishScores(float* HWY_RESTRICT s, int64_t ld, const Lanes& l
     const auto alibi = hn::Load(d, lanes.slope + r);
     for (int j = 0; j < n; ++j) {
       float* at = s + j * ld + r;
-      auto x = hn::Load(d, at);
+      auto x = hn::Mul(factor, hn::Load(d, at));
       if (capped) {
         const auto t = hn::Tanh(d, hn::Mul(x, inverse_cap));
         x = hn::Mul(cap, t);
@@ -64,7 +64,7 @@ HWY_NOINLINE void FinishScores(float* HWY_RESTRICT s, int64_t ld, const Lanes& l
         const auto other = hn::Not(hn::Eq(segment, hn::Set(di, key_segments[j])));
         out = hn::Or(out, hn::RebindMask(d, other));
       }
-      hn::Store(hn::IfThenElse(out, hidden, hn::Mul(x, log2e)), d, at);
+      hn::Store(hn::IfThenElse(out, hidden, x), d, at);
     }
   }
 }
