@@ -205,6 +205,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 }
 
 int64_t FileTensor::elements() const {
+  if (bytes == 0) return 0;
   int64_t n = 1;
   for (const int64_t size : shape) n *= size;
   return n;

@@ -59,6 +59,8 @@ class SafetensorsFile {
 // Writes beside `path` and renames, so that `path` is either as before or whole. Tensors are row-major.
 Status write_safetensors(const std::string& path, std::vector<FileTensor> tensors,
                          const std::map<std::string, std::string>& metadata);
+// Any file, written the same way.
+Status write_whole(const std::string& path, const std::string& bytes);
 // Whether a later write has a chance: the folder is there and writable, and `path` is no folder or device.
 Status can_write(const std::string& path);
 

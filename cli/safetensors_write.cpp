@@ -111,4 +111,14 @@ Status write_safetensors(const std::string& path, std::vector<FileTensor> tensor
   return {};
 }
 
+Status write_whole(const std::string& path, const std::string& bytes) {
+  if (Status s = can_write(path); !s) return s;
+  const std::string target = resolved(path);
+  TemporaryFile file(target);
+  if (!file.ok()) return refuse(path, std::strerror(errno));
+  if (!file.write_all(bytes.data(), bytes.size()) || !file.rename_to(target))
+    return refuse(path, std::string(std::strerror(errno)) + "; nothing was written");
+  return {};
+}
+
 }  // namespace tilewise::cli
