@@ -1,9 +1,9 @@
 // 2^t to fp32 accuracy: relative error at most 1.5e-7 (AVX-512), 2.1e-7 (others), measured over [-126, 0].
 //
-// t = n + x with n whole, so 2^t = 2^n p(x); p is the polynomial of degree 5 with the least maximum relative error
-// (7.5e-8 before rounding) on an interval of length 1. Degree 4 would be 2.6e-6. Below 2^-126 the result is exactly 0,
-// never denormal; NaN stays NaN; -inf gives 0.
-// AVX-512: 8 operations; others: 12. One of these stands beside 2 * head_dim multiply-adds.
+// t = n + x with n whole, so 2^t = 2^n p(x); p is the polynomial of degree 5 with the least maximum relative
+// error (7.5e-8 before rounding) on an interval of length 1. Degree 4 would be 2.6e-6. Below 2^-126 the
+// result is exactly 0, never denormal; NaN stays NaN; -inf gives 0. AVX-512: 8 operations; others: 12. One of
+// these stands beside 2 * head_dim multiply-adds.
 
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
@@ -11,7 +11,8 @@ namespace HWY_NAMESPACE {
 #if HWY_ARCH_X86 && HWY_CAP_GE512
 HWY_INLINE V Exp2(V t) {
   const D d;
-  const V x{_mm512_reduce_ps(t.raw, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};  // t - floor(t); 0 for infinities
+  const V x{
+      _mm512_reduce_ps(t.raw, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};  // t - floor(t); 0 for infinities
   V p = hn::MulAdd(hn::Set(d, 0.001877576766f), x, hn::Set(d, 0.008989339877f));
   p = hn::MulAdd(p, x, hn::Set(d, 0.05582631823f));
   p = hn::MulAdd(p, x, hn::Set(d, 0.240153617f));

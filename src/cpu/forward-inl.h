@@ -5,9 +5,9 @@
 //   P^T = 2^(S^T - m)  in place, where m is the running maximum of each lane
 //   O^T += V^T P^T     after O^T and the sums were scaled down where m rose
 //
-// then O = O^T / sum, lse = (m + log2 sum) ln 2. A lane's bits depend on its own row alone: neighbours only add keys
-// whose weight is exactly 0. Where such a key's V is not finite, 0 * NaN would reach every lane of the tile; so each
-// block votes on its O^T, and if that is not finite, runs once more with SeenProduct.
+// then O = O^T / sum, lse = (m + log2 sum) ln 2. A lane's bits depend on its own row alone: neighbours only
+// add keys whose weight is exactly 0. Where such a key's V is not finite, 0 * NaN would reach every lane of
+// the tile; so each block votes on its O^T, and if that is not finite, runs once more with SeenProduct.
 
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
@@ -23,11 +23,12 @@ class ForwardRun {
 
   Status run() {
     const int64_t per_head = sizes_.tasks_per_head;
-    launch_.executor->run(p_.batch * p_.heads_kv * per_head, sizes_.workers, [this, per_head](int64_t index, int worker) {
-      // The last rows first: under a causal mask they are the longest.
-      const int64_t head = index / per_head, part = per_head - 1 - index % per_head;
-      task(head / p_.heads_kv, head % p_.heads_kv, part, worker);
-    });
+    launch_.executor->run(p_.batch * p_.heads_kv * per_head, sizes_.workers,
+                          [this, per_head](int64_t index, int worker) {
+                            // The last rows first: under a causal mask they are the longest.
+                            const int64_t head = index / per_head, part = per_head - 1 - index % per_head;
+                            task(head / p_.heads_kv, head % p_.heads_kv, part, worker);
+                          });
     return {};
   }
 
@@ -52,13 +53,17 @@ class ForwardRun {
     if (first >= all) return;
     Arena arena(static_cast<std::byte*>(launch_.scratch) + worker * worker_bytes_, worker_bytes_);
     const ForwardScratch w(arena, sizes_);
-    Block blocks[ForwardSizes::kMostBlocks];
+    Block blocks[ForwardSizes::kMostBlocks] = {};
     int count = 0;
     for (; count < sizes_.blocks && first + count * m < all; ++count) {
       const int64_t at = first + count * m;
       const int lanes = static_cast<int>(std::min(m, all - at));
-      const Block& block = blocks[count] = {w.lanes + count,       w.q_t + count * m * p_.head_dim, w.o_t + count * m * p_.head_dim_v,
-               w.top + count * m,     w.sum + count * m,               (lanes + kLanes - 1) / kLanes * kLanes};
+      const Block& block = blocks[count] = {w.lanes + count,
+                                            w.q_t + count * m * p_.head_dim,
+                                            w.o_t + count * m * p_.head_dim_v,
+                                            w.top + count * m,
+                                            w.sum + count * m,
+                                            (lanes + kLanes - 1) / kLanes * kLanes};
       fill_lanes(*block.lanes, p_, s, b, head_kv * group, static_cast<int>(group), at, lanes);
       pack(w, s, b, block);
       clear(block);
@@ -82,7 +87,8 @@ class ForwardRun {
         continue;
       }
       ConvertRow(row, p_.q,
-                 b * p_.q.batch_stride + (s.q_begin + lanes.row[r]) * p_.q.row_stride + lanes.head[r] * p_.q.head_stride,
+                 b * p_.q.batch_stride + (s.q_begin + lanes.row[r]) * p_.q.row_stride +
+                     lanes.head[r] * p_.q.head_stride,
                  p_.head_dim);
     }
     Transpose(w.rows, sizes_.pitch_qk, block.width, static_cast<int>(p_.head_dim), block.q_t, block.width,
@@ -98,8 +104,8 @@ class ForwardRun {
   }
 
   // All keys of `count` blocks, tile by tile. `exact`: by SeenProduct.
-  void attend(const ForwardScratch& w, const Sequence& s, int64_t b, int64_t head_kv, const Block* blocks, int count,
-              bool exact) const {
+  void attend(const ForwardScratch& w, const Sequence& s, int64_t b, int64_t head_kv, const Block* blocks,
+              int count, bool exact) const {
     int64_t lo = INT64_MAX, hi = 0;
     for (int i = 0; i < count; ++i) {
       lo = std::min(lo, blocks[i].lanes->bounds.lo_min);
@@ -134,13 +140,15 @@ class ForwardRun {
     Keys keys;
     keys.first = j0;
     const int64_t row0 = s.kv_begin + j0;
-    keys.k = rows_of(p_.k, b, head_kv, row0, n, p_.head_dim, sizes_.pitch_qk, w.k_tile, shared, &keys.k_stride);
-    keys.v = rows_of(p_.v, b, head_kv, row0, n, p_.head_dim_v, sizes_.pitch_v, w.v_tile, shared, &keys.v_stride);
+    keys.k =
+        rows_of(p_.k, b, head_kv, row0, n, p_.head_dim, sizes_.pitch_qk, w.k_tile, shared, &keys.k_stride);
+    keys.v =
+        rows_of(p_.v, b, head_kv, row0, n, p_.head_dim_v, sizes_.pitch_v, w.v_tile, shared, &keys.v_stride);
     return keys;
   }
 
-  // n rows as fp32: in place, or in `buffer`. Rows that several blocks will read are brought together even where they
-  // are fp32: at the stride of [row, head, dim] they fall into few sets of the caches.
+  // n rows as fp32: in place, or in `buffer`. Rows that several blocks will read are brought together even
+  // where they are fp32: at the stride of [row, head, dim] they fall into few sets of the caches.
   static const float* rows_of(const RowTensor& t, int64_t b, int64_t head, int64_t row0, int n, int64_t dim,
                               int64_t pitch, float* buffer, bool shared, int64_t* stride) {
     const int64_t at = b * t.batch_stride + head * t.head_stride + row0 * t.row_stride;
@@ -154,8 +162,8 @@ class ForwardRun {
   }
 
   // Keys [j0, j0 + n) of one block.
-  void one_tile(const ForwardScratch& w, const Block& block, const Keys& keys, const int32_t* segments, int64_t j0, int n,
-                TileClass tile_class, bool exact) const {
+  void one_tile(const ForwardScratch& w, const Block& block, const Keys& keys, const int32_t* segments,
+                int64_t j0, int n, TileClass tile_class, bool exact) const {
     const int width = block.width, d = static_cast<int>(p_.head_dim), dv = static_cast<int>(p_.head_dim_v);
     const float* k = keys.k + (j0 - keys.first) * keys.k_stride;
     const float* v = keys.v + (j0 - keys.first) * keys.v_stride;
@@ -181,7 +189,8 @@ class ForwardRun {
       Panels<false, Out::kAccumulate>(dv, n, v, keys.v_stride, w.s, width, block.o_t, width, width);
   }
 
-  void mask(const ForwardScratch& w, const Lanes& lanes, int width, const int32_t* segments, int64_t j0, int n) const {
+  void mask(const ForwardScratch& w, const Lanes& lanes, int width, const int32_t* segments, int64_t j0,
+            int n) const {
     if (general_) {
       const bool added = load_bias_and_mask(w.add, width, p_, lanes, j0, n);
       FinishScores(w.s, width, lanes, p_, j0, n, added ? w.add : nullptr, segments, nullptr);
@@ -189,7 +198,8 @@ class ForwardRun {
     }
     // Keys in [lo_max, hi_min) are seen by every lane: only those before and after need the test.
     const int64_t end = j0 + n;
-    const int64_t before = std::clamp(lanes.bounds.lo_max, j0, end), after = std::clamp(lanes.bounds.hi_min, before, end);
+    const int64_t before = std::clamp(lanes.bounds.lo_max, j0, end),
+                  after = std::clamp(lanes.bounds.hi_min, before, end);
     MaskIntervals(w.s, width, lanes, j0, static_cast<int>(before - j0));
     MaskIntervals(w.s + (after - j0) * width, width, lanes, after, static_cast<int>(end - after));
   }
@@ -197,7 +207,8 @@ class ForwardRun {
   // Divides by the sums, joins the sink, writes O and lse of a block's rows.
   void write(const ForwardScratch& w, const Sequence& s, int64_t b, const Block& block) const {
     const Lanes& lanes = *block.lanes;
-    Transpose(block.o_t, block.width, static_cast<int>(p_.head_dim_v), block.width, w.rows, sizes_.pitch_v, 1.0f);
+    Transpose(block.o_t, block.width, static_cast<int>(p_.head_dim_v), block.width, w.rows, sizes_.pitch_v,
+              1.0f);
     for (int r = 0; r < lanes.count; ++r) {
       const int64_t row = lanes.row[r], head = lanes.head[r];
       const bool real = row < s.len_q;
@@ -219,11 +230,11 @@ class ForwardRun {
         factor = 1.0f / sum;
       }
       if (p_.lse.data) {
-        p_.lse.data[b * p_.lse.batch_stride + head * p_.lse.head_stride + (s.q_begin + row) * p_.lse.row_stride] =
+        p_.lse.data[b * p_.lse.batch_stride + head * p_.lse.head_stride +
+                    (s.q_begin + row) * p_.lse.row_stride] =
             sum == 0.0f ? top : (top + std::log2(sum)) * kLn2;
       }
-      StoreRow(p_.o,
-               b * p_.o.batch_stride + (s.q_begin + row) * p_.o.row_stride + head * p_.o.head_stride,
+      StoreRow(p_.o, b * p_.o.batch_stride + (s.q_begin + row) * p_.o.row_stride + head * p_.o.head_stride,
                w.rows + r * sizes_.pitch_v, p_.head_dim_v, factor, empty);
     }
   }

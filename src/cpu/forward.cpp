@@ -18,10 +18,14 @@ ForwardSizes sizes_of(const Problem& p, const Schedule& schedule) {
 
 uint64_t isa_of(Target target) {
   switch (target) {
-    case Target::avx2: return TILEWISE_ISA_AVX2;
-    case Target::avx512: return TILEWISE_ISA_AVX512;
-    case Target::neon: return TILEWISE_ISA_NEON;
-    default: return TILEWISE_ISA_SCALAR;
+    case Target::avx2:
+      return TILEWISE_ISA_AVX2;
+    case Target::avx512:
+      return TILEWISE_ISA_AVX512;
+    case Target::neon:
+      return TILEWISE_ISA_NEON;
+    default:
+      return TILEWISE_ISA_SCALAR;
   }
 }
 
@@ -31,9 +35,12 @@ std::string refuses_target(const Kernel& kernel, const DeviceInfo& device) {
   if (device.kind != TILEWISE_CPU) return "runs on the CPU only; the device asked for is not one";
   if (kernel.target == Target::scalar || (device.isa & isa_of(kernel.target))) return {};
   switch (kernel.target) {
-    case Target::avx2: return "needs AVX2, FMA and F16C, which this processor does not report";
-    case Target::avx512: return "needs AVX-512 F, BW, CD, DQ and VL, which this processor does not report";
-    default: return "needs NEON, which this processor does not report";
+    case Target::avx2:
+      return "needs AVX2, FMA and F16C, which this processor does not report";
+    case Target::avx512:
+      return "needs AVX-512 F, BW, CD, DQ and VL, which this processor does not report";
+    default:
+      return "needs NEON, which this processor does not report";
   }
 }
 
@@ -69,7 +76,8 @@ int64_t forward_scratch_bytes(const Kernel&, const Problem& p, const Schedule& s
 double visible_pairs(const Problem& p) {
   const auto rows = static_cast<double>(p.seqlen_q), keys = static_cast<double>(p.seqlen_kv);
   double per_row = keys;
-  if (p.causal && p.window_left < 0) per_row = rows <= keys ? keys - 0.5 * rows : 0.5 * keys * keys / std::max(rows, 1.0);
+  if (p.causal && p.window_left < 0)
+    per_row = rows <= keys ? keys - 0.5 * rows : 0.5 * keys * keys / std::max(rows, 1.0);
   if (p.window_left >= 0) {
     const double right = p.causal ? 0.0 : p.window_right < 0 ? keys : static_cast<double>(p.window_right);
     per_row = std::min(per_row, static_cast<double>(p.window_left) + right + 1.0);
@@ -84,14 +92,16 @@ double gflops_of(const Kernel& kernel, const DeviceInfo& device, int threads) {
   return core * threads;
 }
 
-Estimate forward_estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& device, const Schedule& schedule) {
+Estimate forward_estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& device,
+                          const Schedule& schedule) {
   constexpr double kShareOfPeak = 0.85, kExpPerScore = 12.0;
   const double pairs = visible_pairs(p);
   const double flops = pairs * (2.0 * static_cast<double>(p.head_dim + p.head_dim_v) + 2.0 * kExpPerScore);
   Estimate estimate;
   estimate.seconds = flops / (kShareOfPeak * gflops_of(kernel, device, schedule.threads) * 1e9) + 2e-6;
   const double element = kernel.dtype == DType::f32 ? 4.0 : 2.0;
-  const auto batch = static_cast<double>(p.batch), d = static_cast<double>(p.head_dim), dv = static_cast<double>(p.head_dim_v);
+  const auto batch = static_cast<double>(p.batch), d = static_cast<double>(p.head_dim),
+             dv = static_cast<double>(p.head_dim_v);
   estimate.bytes = element * batch *
                    (static_cast<double>(p.heads_q) * static_cast<double>(p.seqlen_q) * (d + dv) +
                     static_cast<double>(p.heads_kv) * static_cast<double>(p.seqlen_kv) * (d + dv));

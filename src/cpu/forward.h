@@ -14,8 +14,8 @@ namespace tilewise::cpu {
 
 constexpr int64_t multiple_of(int64_t unit, int64_t value) { return (value + unit - 1) / unit * unit; }
 
-// A task is a (sequence, key head) and up to `blocks` q blocks of tile_m lanes, which walk the keys together: a tile of
-// K and V is converted, and brought near, once for all of them.
+// A task is a (sequence, key head) and up to `blocks` q blocks of tile_m lanes, which walk the keys together:
+// a tile of K and V is converted, and brought near, once for all of them.
 struct ForwardSizes {
   static constexpr int64_t kMostBlocks = 8;
 
@@ -38,7 +38,8 @@ struct ForwardSizes {
     const int64_t lanes = seqlen_q * (heads_q / std::max<int64_t>(heads_kv, 1));
     const int64_t all = std::max<int64_t>((lanes + tile_m - 1) / tile_m, 1);
     const int64_t heads = std::max<int64_t>(batch * heads_kv, 1);
-    const int64_t most = std::clamp<int64_t>(kMostBytes / (4 * tile_m * (head_dim + head_dim_v)), 1, kMostBlocks);
+    const int64_t most =
+        std::clamp<int64_t>(kMostBytes / (4 * tile_m * (head_dim + head_dim_v)), 1, kMostBlocks);
     int64_t count = std::min(most, all);
     while (count > 1 && heads * ((all + count - 1) / count) < 4 * static_cast<int64_t>(workers)) --count;
     blocks = static_cast<int>(count);
@@ -48,18 +49,19 @@ struct ForwardSizes {
 
 // One worker's.
 struct ForwardScratch {
-  Lanes* lanes;           // [blocks]
-  float *q_t, *o_t;       // [blocks][head_dim][tile_m], [blocks][head_dim_v][tile_m]
-  float *top, *sum;       // [blocks][tile_m]: running maximum (log2 units) and sum
-  float* s;               // [tile_n][tile_m]: S^T, then P^T
-  float *k_tile, *v_tile; // [tile_n][pitch]: rows that are not read in place
-  float* rows;            // [tile_m][larger pitch]
-  float *add, *keep;      // [tile_n][tile_m]: bias and mask; dropout
-  float* tile_top;        // [tile_m]
-  int32_t* segments;      // [tile_n]
+  Lanes* lanes;            // [blocks]
+  float *q_t, *o_t;        // [blocks][head_dim][tile_m], [blocks][head_dim_v][tile_m]
+  float *top, *sum;        // [blocks][tile_m]: running maximum (log2 units) and sum
+  float* s;                // [tile_n][tile_m]: S^T, then P^T
+  float *k_tile, *v_tile;  // [tile_n][pitch]: rows that are not read in place
+  float* rows;             // [tile_m][larger pitch]
+  float *add, *keep;       // [tile_n][tile_m]: bias and mask; dropout
+  float* tile_top;         // [tile_m]
+  int32_t* segments;       // [tile_n]
 
   ForwardScratch(Arena& a, const ForwardSizes& s_) {
-    const int64_t tile = static_cast<int64_t>(s_.tile_n) * s_.tile_m, lanes_all = static_cast<int64_t>(s_.blocks) * s_.tile_m;
+    const int64_t tile = static_cast<int64_t>(s_.tile_n) * s_.tile_m,
+                  lanes_all = static_cast<int64_t>(s_.blocks) * s_.tile_m;
     lanes = a.take<Lanes>(s_.blocks);
     top = a.take<float>(lanes_all);
     sum = a.take<float>(lanes_all);
@@ -85,7 +87,8 @@ int64_t forward_scratch_bytes(const Kernel&, const Problem&, const Schedule&);
 Estimate forward_estimate(const Kernel&, const Problem&, const DeviceInfo&, const Schedule&);
 
 constexpr Kernel forward_row(const char* name, Target target, DType dtype, int tile_m, int tile_n,
-                             Status (*run)(const Kernel&, const ForwardParams&, const Schedule&, const Launch&)) {
+                             Status (*run)(const Kernel&, const ForwardParams&, const Schedule&,
+                                           const Launch&)) {
   return {.name = name,
           .op = Op::forward,
           .target = target,

@@ -1,4 +1,5 @@
-// Rows in and out of fp32, and products over any width: what forward and backward share around tile_product-inl.h.
+// Rows in and out of fp32, and products over any width: what forward and backward share around
+// tile_product-inl.h.
 
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
@@ -25,7 +26,8 @@ inline void ConvertRow(float* HWY_RESTRICT to, const RowTensor& t, int64_t at, i
 #if HWY_TARGET != HWY_SCALAR
   const hn::Rebind<hwy::float16_t, D> d16;
   for (; i + kLanes <= n; i += kLanes) {
-    hn::StoreU(hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from + i))), d, to + i);
+    hn::StoreU(hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from + i))), d,
+               to + i);
   }
 #endif
   for (; i < n; ++i) to[i] = float_of_f16(from[i]);

@@ -44,8 +44,8 @@ HWY_INLINE void Exponentials(float* s, int64_t ld, int n, int width, const float
   for (; x < width; x += kLanes) ExponentialColumns<1>(s + x, ld, n, top + x, sum + x);
 }
 
-// The same for the exact product: -0 where the pair is hidden (S = -inf), and the least normal number where a weight
-// underflowed, whose product with an infinity is one.
+// The same for the exact product: -0 where the pair is hidden (S = -inf), and the least normal number where a
+// weight underflowed, whose product with an infinity is one.
 HWY_NOINLINE void ExponentialsMarked(float* HWY_RESTRICT s, int64_t ld, int n, int width,
                                      const float* HWY_RESTRICT top, float* HWY_RESTRICT sum) {
   const D d;
@@ -64,7 +64,8 @@ HWY_NOINLINE void ExponentialsMarked(float* HWY_RESTRICT s, int64_t ld, int n, i
   }
 }
 
-HWY_NOINLINE void ColumnMaxima(const float* HWY_RESTRICT s, int64_t ld, int n, int width, float* HWY_RESTRICT top) {
+HWY_NOINLINE void ColumnMaxima(const float* HWY_RESTRICT s, int64_t ld, int n, int width,
+                               float* HWY_RESTRICT top) {
   const D d;
   for (int x = 0; x < width; x += kLanes) {
     V maximum = hn::Set(d, kNegativeInfinity);
@@ -74,8 +75,8 @@ HWY_NOINLINE void ColumnMaxima(const float* HWY_RESTRICT s, int64_t ld, int n, i
 }
 
 // Raises `top` to the tile's maxima; where that changes a lane, scales its sum and its column of O^T down.
-HWY_NOINLINE void RaiseTop(const float* HWY_RESTRICT tile_top, float* HWY_RESTRICT top, float* HWY_RESTRICT sum,
-                           float* HWY_RESTRICT o, int64_t ld, int dim, int width) {
+HWY_NOINLINE void RaiseTop(const float* HWY_RESTRICT tile_top, float* HWY_RESTRICT top,
+                           float* HWY_RESTRICT sum, float* HWY_RESTRICT o, int64_t ld, int dim, int width) {
   const D d;
   for (int x = 0; x < width; x += kLanes) {
     const V before = hn::Load(d, top + x), tile = hn::Load(d, tile_top + x);
@@ -94,10 +95,12 @@ HWY_NOINLINE void RaiseTop(const float* HWY_RESTRICT tile_top, float* HWY_RESTRI
 
 HWY_INLINE void Multiply(float* HWY_RESTRICT x, const float* HWY_RESTRICT by, int64_t n) {
   const D d;
-  for (int64_t i = 0; i < n; i += kLanes) hn::Store(hn::Mul(hn::Load(d, x + i), hn::Load(d, by + i)), d, x + i);
+  for (int64_t i = 0; i < n; i += kLanes)
+    hn::Store(hn::Mul(hn::Load(d, x + i), hn::Load(d, by + i)), d, x + i);
 }
 
-// O^T += V^T P^T element by element over what each lane sees: the bits of the tile product, without its 0 * NaN.
+// O^T += V^T P^T element by element over what each lane sees: the bits of the tile product, without its 0 *
+// NaN.
 HWY_NOINLINE void SeenProduct(int dim, int n, const float* HWY_RESTRICT v, int64_t v_stride,
                               const float* HWY_RESTRICT p, int64_t ld, float* HWY_RESTRICT o, int width) {
   const D d;

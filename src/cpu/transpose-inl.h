@@ -33,8 +33,8 @@ inline void Transpose(const float* HWY_RESTRICT from, int64_t from_stride, int r
 }
 
 // One row of an output: values * factor, or zeros.
-inline void StoreRow(const RowTensor& t, int64_t at, const float* HWY_RESTRICT values, int64_t n, float factor,
-                     bool zero) {
+inline void StoreRow(const RowTensor& t, int64_t at, const float* HWY_RESTRICT values, int64_t n,
+                     float factor, bool zero) {
   if (!t.data) return;
   if (t.dtype == DType::f32) {
     float* to = static_cast<float*>(t.data) + at;

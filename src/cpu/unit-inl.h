@@ -1,9 +1,9 @@
 // The CPU kernels of one instruction set: a kernels_<set>.cpp chooses HWY_TARGET and includes this once.
 //
-// Highway would compile a file once for every instruction set; here each has a translation unit of its own, so that
-// they build side by side and their options differ. The instruction set is switched on by Highway's pragma for what
-// stands between BEFORE and AFTER alone, never by -m flags: inline code of the standard library that the linker may
-// keep from this unit runs on any processor.
+// Highway would compile a file once for every instruction set; here each has a translation unit of its own,
+// so that they build side by side and their options differ. The instruction set is switched on by Highway's
+// pragma for what stands between BEFORE and AFTER alone, never by -m flags: inline code of the standard
+// library that the linker may keep from this unit runs on any processor.
 #include <algorithm>
 #include <bit>
 #include <cmath>
