@@ -1,0 +1,254 @@
+// CPU forward: for a task's q blocks (tile_m lanes each), over the keys that they see, tile by tile:
+//
+//   S^T = K Q^T        the packed Q^T carries scale (and log2 e), K is read row by row
+//   mask               only in tiles that some lane sees in part; interior tiles run none of it
+//   P^T = 2^(S^T - m)  in place, where m is the running maximum of each lane
+//   O^T += V^T P^T     after O^T and the sums were scaled down where m rose
+//
+// then O = O^T / sum, lse = (m + log2 sum) ln 2. A lane's bits depend on its own row alone: neighbours only
+// add keys whose weight is exactly 0. Where such a key's V is not finite, 0 * NaN would reach every lane of
+// the tile; so each block votes on its O^T, and if that is not finite, runs once more with SeenProduct.
+
+namespace tilewise::cpu {
+namespace HWY_NAMESPACE {
+
+class ForwardRun {
+ public:
+  ForwardRun(const ForwardParams& p, const Schedule& schedule, const Launch& launch)
+      : p_(p),
+        launch_(launch),
+        sizes_(p.batch, p.heads_q, p.heads_kv, p.seqlen_q, p.head_dim, p.head_dim_v, schedule),
+        worker_bytes_(forward_worker_bytes(sizes_)),
+        general_(needs_general_scores(p)) {}
+
+  Status run() {
+    const int64_t per_head = sizes_.tasks_per_head;
+    launch_.executor->run(p_.batch * p_.heads_kv * per_head, sizes_.workers,
+                          [this, per_head](int64_t index, int worker) {
+                            // The last rows first: under a causal mask they are the longest.
+                            const int64_t head = index / per_head, part = per_head - 1 - index % per_head;
+                            task(head / p_.heads_kv, head % p_.heads_kv, part, worker);
+                          });
+    return {};
+  }
+
+ private:
+  // One q block: `width` lanes (whole vectors), which is also the leading dimension of its tiles.
+  struct Block {
+    Lanes* lanes;
+    float *q_t, *o_t, *top, *sum;
+    int width;
+  };
+
+  // Rows of one key tile: key j at k + (j - first) * k_stride.
+  struct Keys {
+    const float *k = nullptr, *v = nullptr;
+    int64_t k_stride = 0, v_stride = 0, first = 0;
+  };
+
+  void task(int64_t b, int64_t head_kv, int64_t part, int worker) {
+    const Sequence s = sequence_of(p_, b);
+    const int64_t group = p_.group(), all = s.rows_q * group, m = sizes_.tile_m;
+    const int64_t first = part * sizes_.blocks * m;
+    if (first >= all) return;
+    Arena arena(static_cast<std::byte*>(launch_.scratch) + worker * worker_bytes_, worker_bytes_);
+    const ForwardScratch w(arena, sizes_);
+    Block blocks[ForwardSizes::kMostBlocks] = {};
+    int count = 0;
+    for (; count < sizes_.blocks && first + count * m < all; ++count) {
+      const int64_t at = first + count * m;
+      const int lanes = static_cast<int>(std::min(m, all - at));
+      const Block& block = blocks[count] = {w.lanes + count,
+                                            w.q_t + count * m * p_.head_dim,
+                                            w.o_t + count * m * p_.head_dim_v,
+                                            w.top + count * m,
+                                            w.sum + count * m,
+                                            (lanes + kLanes - 1) / kLanes * kLanes};
+      fill_lanes(*block.lanes, p_, s, b, head_kv * group, static_cast<int>(group), at, lanes);
+      pack(w, s, b, block);
+      clear(block);
+    }
+    attend(w, s, b, head_kv, blocks, count, false);
+    for (int i = 0; i < count; ++i) {
+      if (!AllFinite(blocks[i].o_t, blocks[i].width * p_.head_dim_v)) {
+        clear(blocks[i]);
+        attend(w, s, b, head_kv, blocks + i, 1, true);
+      }
+      write(w, s, b, blocks[i]);
+    }
+  }
+
+  void pack(const ForwardScratch& w, const Sequence& s, int64_t b, const Block& block) const {
+    const Lanes& lanes = *block.lanes;
+    for (int r = 0; r < block.width; ++r) {
+      float* row = w.rows + r * sizes_.pitch_qk;
+      if (r >= lanes.count || lanes.sees_nothing(r)) {
+        std::memset(row, 0, static_cast<size_t>(p_.head_dim) * sizeof(float));
+        continue;
+      }
+      ConvertRow(row, p_.q,
+                 b * p_.q.batch_stride + (s.q_begin + lanes.row[r]) * p_.q.row_stride +
+                     lanes.head[r] * p_.q.head_stride,
+                 p_.head_dim);
+    }
+    Transpose(w.rows, sizes_.pitch_qk, block.width, static_cast<int>(p_.head_dim), block.q_t, block.width,
+              general_ ? p_.scale : p_.scale * kLog2E);
+  }
+
+  void clear(const Block& block) const {
+    std::memset(block.o_t, 0, static_cast<size_t>(block.width * p_.head_dim_v) * sizeof(float));
+    for (int r = 0; r < block.width; ++r) {
+      block.top[r] = kNegativeInfinity;
+      block.sum[r] = 0.0f;
+    }
+  }
+
+  // All keys of `count` blocks, tile by tile. `exact`: by SeenProduct.
+  void attend(const ForwardScratch& w, const Sequence& s, int64_t b, int64_t head_kv, const Block* blocks,
+              int count, bool exact) const {
+    int64_t lo = INT64_MAX, hi = 0;
+    for (int i = 0; i < count; ++i) {
+      lo = std::min(lo, blocks[i].lanes->bounds.lo_min);
+      hi = std::max(hi, blocks[i].lanes->bounds.hi_max);
+    }
+    for (int64_t tile = lo / sizes_.tile_n * sizes_.tile_n; tile < hi; tile += sizes_.tile_n) {
+      const int64_t j0 = std::max(tile, lo), j1 = std::min(tile + sizes_.tile_n, hi);
+      Keys keys;
+      const int32_t* segments = nullptr;
+      SegmentBounds segment_bounds;
+      for (int i = 0; i < count; ++i) {
+        const Lanes& lanes = *blocks[i].lanes;
+        const int64_t a0 = std::max(j0, lanes.bounds.lo_min), a1 = std::min(j1, lanes.bounds.hi_max);
+        if (a0 >= a1) continue;
+        TileClass tile_class = lanes.bounds.classify(a0, a1);
+        if (p_.segment_ids_kv.data) {
+          if (!segments) {
+            segment_bounds = load_key_segments(w.segments, p_, s, b, j0, static_cast<int>(j1 - j0));
+            segments = w.segments;
+          }
+          tile_class = classify_segments(tile_class, lanes.segments, segment_bounds);
+          if (tile_class == TileClass::skip) continue;
+        }
+        if (!keys.k) keys = load_keys(w, s, b, head_kv, j0, static_cast<int>(j1 - j0), count > 1);
+        one_tile(w, blocks[i], keys, segments, a0, static_cast<int>(a1 - a0), tile_class, exact);
+      }
+    }
+  }
+
+  Keys load_keys(const ForwardScratch& w, const Sequence& s, int64_t b, int64_t head_kv, int64_t j0, int n,
+                 bool shared) const {
+    Keys keys;
+    keys.first = j0;
+    const int64_t row0 = s.kv_begin + j0;
+    keys.k =
+        rows_of(p_.k, b, head_kv, row0, n, p_.head_dim, sizes_.pitch_qk, w.k_tile, shared, &keys.k_stride);
+    keys.v =
+        rows_of(p_.v, b, head_kv, row0, n, p_.head_dim_v, sizes_.pitch_v, w.v_tile, shared, &keys.v_stride);
+    return keys;
+  }
+
+  // n rows as fp32: in place, or in `buffer`. Rows that several blocks will read are brought together even
+  // where they are fp32: at the stride of [row, head, dim] they fall into few sets of the caches.
+  static const float* rows_of(const RowTensor& t, int64_t b, int64_t head, int64_t row0, int n, int64_t dim,
+                              int64_t pitch, float* buffer, bool shared, int64_t* stride) {
+    const int64_t at = b * t.batch_stride + head * t.head_stride + row0 * t.row_stride;
+    if (t.dtype == DType::f32 && (!shared || t.row_stride <= pitch)) {
+      *stride = t.row_stride;
+      return static_cast<const float*>(t.data) + at;
+    }
+    for (int j = 0; j < n; ++j) ConvertRow(buffer + j * pitch, t, at + j * t.row_stride, dim);
+    *stride = pitch;
+    return buffer;
+  }
+
+  // Keys [j0, j0 + n) of one block.
+  void one_tile(const ForwardScratch& w, const Block& block, const Keys& keys, const int32_t* segments,
+                int64_t j0, int n, TileClass tile_class, bool exact) const {
+    const int width = block.width, d = static_cast<int>(p_.head_dim), dv = static_cast<int>(p_.head_dim_v);
+    const float* k = keys.k + (j0 - keys.first) * keys.k_stride;
+    const float* v = keys.v + (j0 - keys.first) * keys.v_stride;
+    if (tile_class == TileClass::full && !general_) {
+      Panels<true, Out::kStoreMax>(n, d, k, keys.k_stride, block.q_t, width, w.s, width, width, w.tile_top);
+    } else {
+      Panels<true, Out::kStore>(n, d, k, keys.k_stride, block.q_t, width, w.s, width, width);
+      mask(w, *block.lanes, width, segments ? segments + (j0 - keys.first) : nullptr, j0, n);
+      ColumnMaxima(w.s, width, n, width, w.tile_top);
+    }
+    RaiseTop(w.tile_top, block.top, block.sum, block.o_t, width, dv, width);
+    if (exact)
+      ExponentialsMarked(w.s, width, n, width, block.top, block.sum);
+    else
+      Exponentials(w.s, width, n, width, block.top, block.sum);
+    if (p_.dropout_threshold) {
+      load_dropout(w.keep, width, p_, *block.lanes, j0, n);
+      Multiply(w.s, w.keep, static_cast<int64_t>(n) * width);
+    }
+    if (exact)
+      SeenProduct(dv, n, v, keys.v_stride, w.s, width, block.o_t, width);
+    else
+      Panels<false, Out::kAccumulate>(dv, n, v, keys.v_stride, w.s, width, block.o_t, width, width);
+  }
+
+  void mask(const ForwardScratch& w, const Lanes& lanes, int width, const int32_t* segments, int64_t j0,
+            int n) const {
+    if (general_) {
+      const bool added = load_bias_and_mask(w.add, width, p_, lanes, j0, n);
+      FinishScores(w.s, width, lanes, p_, j0, n, added ? w.add : nullptr, segments, nullptr);
+      return;
+    }
+    // Keys in [lo_max, hi_min) are seen by every lane: only those before and after need the test.
+    const int64_t end = j0 + n;
+    const int64_t before = std::clamp(lanes.bounds.lo_max, j0, end),
+                  after = std::clamp(lanes.bounds.hi_min, before, end);
+    MaskIntervals(w.s, width, lanes, j0, static_cast<int>(before - j0));
+    MaskIntervals(w.s + (after - j0) * width, width, lanes, after, static_cast<int>(end - after));
+  }
+
+  // Divides by the sums, joins the sink, writes O and lse of a block's rows.
+  void write(const ForwardScratch& w, const Sequence& s, int64_t b, const Block& block) const {
+    const Lanes& lanes = *block.lanes;
+    Transpose(block.o_t, block.width, static_cast<int>(p_.head_dim_v), block.width, w.rows, sizes_.pitch_v,
+              1.0f);
+    for (int r = 0; r < lanes.count; ++r) {
+      const int64_t row = lanes.row[r], head = lanes.head[r];
+      const bool real = row < s.len_q;
+      float top = block.top[r], sum = block.sum[r], factor = 0.0f;
+      // A row whose only scores are NaN has no maximum either, but its sum is NaN.
+      const bool empty = !real || lanes.sees_nothing(r) || (top == kNegativeInfinity && sum == 0.0f);
+      if (empty) {
+        top = kNegativeInfinity;
+        sum = 0.0f;
+      }
+      const float sink = p_.sinks && real ? p_.sinks[head * p_.sinks_stride] * kLog2E : kNegativeInfinity;
+      if (sink != kNegativeInfinity) {
+        const float larger = sink > top ? sink : top;
+        const float scale = empty ? 0.0f : std::exp2(top - larger);
+        sum = sum * scale + std::exp2(sink - larger);
+        factor = scale / sum;
+        top = larger;
+      } else if (!empty) {
+        factor = 1.0f / sum;
+      }
+      if (p_.lse.data) {
+        p_.lse.data[b * p_.lse.batch_stride + head * p_.lse.head_stride +
+                    (s.q_begin + row) * p_.lse.row_stride] =
+            sum == 0.0f ? top : (top + std::log2(sum)) * kLn2;
+      }
+      StoreRow(p_.o, b * p_.o.batch_stride + (s.q_begin + row) * p_.o.row_stride + head * p_.o.head_stride,
+               w.rows + r * sizes_.pitch_v, p_.head_dim_v, factor, empty);
+    }
+  }
+
+  const ForwardParams& p_;
+  const Launch& launch_;
+  const ForwardSizes sizes_;
+  const int64_t worker_bytes_;
+  const bool general_;
+};
+
+inline Status Forward(const Kernel&, const ForwardParams& p, const Schedule& schedule, const Launch& launch) {
+  return ForwardRun(p, schedule, launch).run();
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tilewise::cpu

@@ -1,0 +1,48 @@
+// Rows in and out of fp32, and products over any width: what forward and backward share around
+// tile_product-inl.h.
+
+namespace tilewise::cpu {
+namespace HWY_NAMESPACE {
+
+// One row of 16-bit or fp32 storage, `n` elements from element `at`.
+inline void ConvertRow(float* HWY_RESTRICT to, const RowTensor& t, int64_t at, int64_t n) {
+  if (t.dtype == DType::f32) {
+    std::memcpy(to, static_cast<const float*>(t.data) + at, static_cast<size_t>(n) * sizeof(float));
+    return;
+  }
+  const auto* from = static_cast<const uint16_t*>(t.data) + at;
+  const D d;
+  int64_t i = 0;
+  if (t.dtype == DType::bf16) {
+    const hn::RebindToUnsigned<D> du;
+    const hn::Rebind<uint16_t, D> d16;
+    for (; i + kLanes <= n; i += kLanes) {
+      const auto wide = hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, from + i)));
+      hn::StoreU(hn::BitCast(d, wide), d, to + i);
+    }
+    for (; i < n; ++i) to[i] = float_of_bf16(from[i]);
+    return;
+  }
+#if HWY_TARGET != HWY_SCALAR
+  const hn::Rebind<hwy::float16_t, D> d16;
+  for (; i + kLanes <= n; i += kLanes) {
+    hn::StoreU(hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(from + i))), d,
+               to + i);
+  }
+#endif
+  for (; i < n; ++i) to[i] = float_of_f16(from[i]);
+}
+
+// True where no element of the row is NaN or infinite.
+inline bool AllFinite(const float* HWY_RESTRICT row, int64_t n) {
+  const D d;
+  V bad = hn::Zero(d);  // x * 0 is 0, or NaN for what is not finite; NaN stays
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) bad = hn::MulAdd(hn::LoadU(d, row + i), hn::Zero(d), bad);
+  bool finite = hn::AllTrue(d, hn::Eq(bad, bad));
+  for (; i < n; ++i) finite = finite && std::isfinite(row[i]);
+  return finite;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tilewise::cpu
