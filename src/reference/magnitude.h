@@ -1,14 +1,15 @@
 // Magnitude: a number that carries, beside its value, what the same formula would give with every term
 // replaced by its magnitude. The formula run in this arithmetic yields A of the tolerance rule.
 //
-// The magnitude of a weight is the weight: exp and the softmax quotient are not sums, so nothing cancels in
-// them. What rounding in a score does to a weight is measured by the naive run, not by A. Only the logarithm
-// looks through to the scores: lse = top + log(sum) moves with them one to one, so its magnitude is the
-// weighted sum of theirs, plus one for the sum itself and its own value.
+// A weight exp(score - lse) is no sum, so by the letter its magnitude is itself. But its score is a sum, and
+// what is rounded off there reaches the result, to first order, through the weight. The functions at the end
+// add that: without them A would be blind to large scores, and a short head, where the naive run may be
+// lucky, would refuse honest kernels.
 #ifndef TILEWISE_REFERENCE_MAGNITUDE_H_
 #define TILEWISE_REFERENCE_MAGNITUDE_H_
 
 #include <cmath>
+#include <vector>
 
 namespace tilewise {
 
@@ -30,6 +31,40 @@ struct Magnitude {
   friend Magnitude exp(Magnitude x) { return {std::exp(x.value)}; }
   friend Magnitude tanh(Magnitude x) { return {std::tanh(x.value)}; }
 };
+
+// x is proportional to exp(score - lse): a change of the score changes it by as large a share.
+template <typename Real>
+Real through_score(Real x, Real, double) {
+  return x;
+}
+inline Magnitude through_score(Magnitude x, Magnitude score, double lse) {
+  return {x.value, x.terms + std::fabs(x.value) * (score.terms + std::fabs(lse))};
+}
+
+// top + log(sum of weights): moves with the scores one to one, by their weights.
+template <typename Real>
+Real log_sum(Real top, Real sum, const std::vector<Real>&, const std::vector<Real>&) {
+  return top + std::log(sum);
+}
+inline Magnitude log_sum(Magnitude top, Magnitude sum, const std::vector<Magnitude>& scores,
+                         const std::vector<Magnitude>& weights) {
+  const double lse = top.value + std::log(sum.value);
+  Magnitude result{lse, std::fabs(lse) + 1.0};
+  for (size_t n = 0; n < scores.size(); ++n) {
+    result.terms += scores[n].terms * weights[n].value / sum.value;
+  }
+  return result;
+}
+
+// What score n adds to o's magnitude: o moves by weight * (v - o) when it changes.
+template <typename Real>
+void add_score_terms(Real, Real, const Real*, std::vector<Real>*) {}
+inline void add_score_terms(Magnitude score, Magnitude weight, const Magnitude* v,
+                            std::vector<Magnitude>* o) {
+  for (size_t d = 0; d < o->size(); ++d) {
+    (*o)[d].terms += weight.value * std::fabs(v[d].value - (*o)[d].value) * score.terms;
+  }
+}
 
 }  // namespace tilewise
 #endif  // TILEWISE_REFERENCE_MAGNITUDE_H_
