@@ -276,9 +276,18 @@ int run_bench(const BenchOptions& given) {
   if (!grid) return fail("bench", grid.status());
   auto device = DeviceInfo::query();
   if (!device) return fail("bench", device.status());
+  // As an application would have it (TILEWISE_TUNING, TILEWISE_KERNEL), with room for every thread count of
+  // the grid.
+  const auto environment = Context::from_environment();
+  if (!environment) return fail("bench", environment.status());
+  const tilewise_context& given_by = *environment->get();
+  const std::string tuning = given_by.tuning ? given_by.tuning->to_string() : std::string();
   ContextOptions context_options;
   context_options.threads =
       static_cast<int32_t>(*std::max_element(options.threads.begin(), options.threads.end()));
+  if (context_options.threads == 0) context_options.threads = environment->threads();
+  if (!tuning.empty()) context_options.tuning_text = tuning.c_str();
+  if (!given_by.forced.empty()) context_options.kernel = given_by.forced.c_str();
   auto context = Context::create(context_options);
   if (!context) return fail("bench", context.status());
   return Bench(options, std::move(*context), *device).run(*grid);

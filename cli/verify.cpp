@@ -108,7 +108,7 @@ class Verifier {
       if (!wanted(candidate)) continue;
       Record& record = records_[name];
       record.direction = direction;
-      if (!candidate.refusal.empty()) {
+      if (!candidate.refusal.empty() && candidate.kernel->target != Target::reference) {
         ++record.refused;
         continue;
       }

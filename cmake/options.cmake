@@ -47,6 +47,9 @@ target_compile_options(tilewise_flags INTERFACE
   $<$<C_COMPILER_ID:GNU>:-Wshadow=local> $<$<NOT:$<C_COMPILER_ID:GNU>>:-Wshadow>
   $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
   -ffp-contract=off) # a*b+c is two roundings unless the source says fma: the same arithmetic on every compiler
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  target_compile_options(tilewise_flags INTERFACE -Wno-restrict) # sees overlaps inside std::string: GCC bug 105651
+endif()
 if(TILEWISE_WERROR)
   target_compile_options(tilewise_flags INTERFACE -Werror)
 endif()

@@ -11,9 +11,10 @@ Status wrong(std::string sentence) { return {Code::invalid, std::move(sentence)}
 
 // The one mistake that clamping cannot mend: rows past the planned length would be lost.
 Status check_longest(const char* name, const char* bound_name, const IndexTensor& cu, int64_t batch,
-                     int64_t bound) {
+                     int64_t total, int64_t bound) {
   for (int64_t b = 0; cu.data && b < batch; ++b) {
-    const int64_t length = read_index(cu, b + 1) - read_index(cu, b);
+    const int64_t begin = clamp_index(read_index(cu, b), 0, total);
+    const int64_t length = clamp_index(read_index(cu, b + 1), begin, total) - begin;
     if (length > bound)
       return wrong(
           cat(name, " gives sequence ", b, " ", length, " rows; accepted: up to ", bound_name, " ", bound));
@@ -85,10 +86,12 @@ Status check_values(const tilewise_problem& problem, const ForwardParams& p, boo
     if (Status s = check_offsets("cu_seqlens_kv", "total_kv", p.cu_seqlens_kv, p.batch, p.total_kv); !s.ok())
       return s;
   }
-  if (Status s = check_longest("cu_seqlens_q", "seqlen_q", p.cu_seqlens_q, p.batch, problem.seqlen_q);
+  if (Status s =
+          check_longest("cu_seqlens_q", "seqlen_q", p.cu_seqlens_q, p.batch, p.total_q, problem.seqlen_q);
       !s.ok())
     return s;
-  if (Status s = check_longest("cu_seqlens_kv", "seqlen_kv", p.cu_seqlens_kv, p.batch, problem.seqlen_kv);
+  if (Status s = check_longest("cu_seqlens_kv", "seqlen_kv", p.cu_seqlens_kv, p.batch, p.total_kv,
+                               problem.seqlen_kv);
       !s.ok())
     return s;
   if (!all) return {};

@@ -14,6 +14,7 @@ namespace tilewise {
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
 constexpr float kLog2E = 1.44269504088896340736f;
 constexpr float kLn2 = 0.69314718055994530942f;
+constexpr double kLn2Double = 0.693147180559945309417232;
 
 // Weights that scale two normalised outputs when their key sets are united, and the united lse (natural log).
 struct MergeWeights {

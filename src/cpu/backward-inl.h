@@ -20,7 +20,7 @@ class BackwardRun {
         general_(needs_general_scores(p)),
         arena_(launch.scratch, launch.scratch_bytes),
         shared_(arena_, sizes_),
-        worker_base_(static_cast<std::byte*>(launch.scratch) + round_up(arena_.used(), 256)),
+        worker_base_(static_cast<std::byte*>(launch.scratch) + multiple_of(256, arena_.used())),
         worker_bytes_(worker_bytes(sizes_)) {}
 
   Status run() {
@@ -63,14 +63,17 @@ class BackwardRun {
   }
   TileBuffers buffers(const BackwardScratch& w) const { return {w.p, w.ds, w.add, w.slope, w.keep}; }
 
-  // Keys [j0, j0 + n) of a key head as fp32 rows: in place for fp32, else converted. Also says whether a row
+  // Keys [j0, j0 + n) of a key head as fp32 rows: in place, or brought together where several q blocks
+  // `share` them. Also says whether a row
   // of K holds a non-finite value: such a row must not meet a zero of dS^T, where no lane sees it.
   KeyTile load_keys(const BackwardScratch& w, const Sequence& s, int64_t b, int64_t head, int64_t j0, int n,
-                    SegmentBounds* segment_bounds, bool* finite) const {
+                    bool share, SegmentBounds* segment_bounds, bool* finite) const {
     KeyTile tile{};
     const int64_t row0 = s.kv_begin + j0;
-    tile.k = RowsAsFloat(p_.k, b, head, row0, n, p_.head_dim, sizes_.pitch_qk, w.k_tile, &tile.k_stride);
-    tile.v = RowsAsFloat(p_.v, b, head, row0, n, p_.head_dim_v, sizes_.pitch_v, w.v_tile, &tile.v_stride);
+    tile.k =
+        RowsAsFloat(p_.k, b, head, row0, n, p_.head_dim, sizes_.pitch_qk, w.k_tile, share, &tile.k_stride);
+    tile.v =
+        RowsAsFloat(p_.v, b, head, row0, n, p_.head_dim_v, sizes_.pitch_v, w.v_tile, share, &tile.v_stride);
     if (p_.segment_ids_kv.data) {
       *segment_bounds = load_key_segments(w.segments, p_, s, b, j0, n);
       tile.segments = w.segments;
@@ -136,7 +139,7 @@ class BackwardRun {
       TileClass tile_class = block.lanes.bounds.classify(j0, j0 + n);
       if (tile_class == TileClass::skip) continue;
       if (!loaded) {
-        keys = load_keys(w, s, b, head_kv, j0, n, &segment_bounds, &finite);
+        keys = load_keys(w, s, b, head_kv, j0, n, blocks > 1, &segment_bounds, &finite);
         loaded = true;
       }
       if (keys.segments) {
@@ -197,17 +200,19 @@ class BackwardRun {
 
   void write_dq(const BackwardScratch& w, const Sequence& s, int64_t b, int64_t head, int64_t split) const {
     const int64_t m = sizes_.tile_m, d = p_.head_dim;
-    for (int64_t i = 0; i < s.rows_q; ++i) {
-      const float* column = w.dq_t + i / m * m * d + i % m;
-      const bool real = i < s.len_q;
-      if (real)
-        GatherColumn(w.row, column, sizes_.tile_m, d, 1.0f);
-      else
-        std::fill_n(w.row, d, 0.0f);
-      if (sizes_.num_splits == 1) {
-        write_row(p_.dq, b, head, s.q_begin + i, w.row, d, p_.scale);
-      } else {
-        std::memcpy(part_row(split, b, head, s.q_begin + i), w.row, static_cast<size_t>(d) * sizeof(float));
+    for (int64_t first = 0; first < s.rows_q; first += m) {
+      const int64_t count = std::min(m, s.rows_q - first);
+      // The block's pack of Q has done its work: its rows take dQ.
+      float* rows = w.q + first * sizes_.pitch_qk;
+      Transpose(w.dq_t + first * d, m, static_cast<int>(d), static_cast<int>(m), rows, sizes_.pitch_qk, 1.0f);
+      for (int64_t r = 0; r < count; ++r) {
+        float* row = rows + r * sizes_.pitch_qk;
+        if (first + r >= s.len_q) std::fill_n(row, d, 0.0f);
+        if (sizes_.num_splits == 1)
+          write_row(p_.dq, b, head, s.q_begin + first + r, row, d, p_.scale);
+        else
+          std::memcpy(part_row(split, b, head, s.q_begin + first + r), row,
+                      static_cast<size_t>(d) * sizeof(float));
       }
     }
   }

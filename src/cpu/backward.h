@@ -7,11 +7,10 @@
 
 #include "core/arena.h"
 #include "core/kernel.h"
+#include "cpu/forward.h"
 #include "cpu/lanes.h"
 
 namespace tilewise::cpu {
-
-constexpr int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
 struct BackwardSizes {
   int64_t batch, heads_q, heads_kv, seqlen_q, seqlen_kv, rows_q, head_dim, head_dim_v;
@@ -36,10 +35,10 @@ struct BackwardSizes {
         tile_n(schedule.tile_n),
         num_splits(schedule.num_splits),
         workers(schedule.threads),
-        chunk(std::max<int64_t>(round_up((seqlen_kv + num_splits - 1) / num_splits, tile_n), tile_n)),
+        chunk(std::max<int64_t>(multiple_of(tile_n, (seqlen_kv + num_splits - 1) / num_splits), tile_n)),
         blocks((seqlen_q + tile_m - 1) / tile_m),
-        pitch_qk(round_up(head_dim, 16)),
-        pitch_v(round_up(head_dim_v, 16)),
+        pitch_qk(multiple_of(16, head_dim)),
+        pitch_v(multiple_of(16, head_dim_v)),
         wants_sinks(wants_sinks) {}
 };
 
@@ -97,13 +96,13 @@ struct BackwardScratch {
 inline int64_t worker_bytes(const BackwardSizes& sizes) {
   Arena counting;
   BackwardScratch scratch(counting, sizes);
-  return round_up(counting.used(), 256);
+  return multiple_of(256, counting.used());
 }
 
 inline int64_t backward_scratch_bytes(const BackwardSizes& sizes) {
   Arena counting;
   BackwardShared shared(counting, sizes);
-  return round_up(counting.used(), 256) + worker_bytes(sizes) * sizes.workers;
+  return multiple_of(256, counting.used()) + worker_bytes(sizes) * sizes.workers;
 }
 
 // Key chunks a head is split into: enough tasks for the device's cores, never fewer than 512 keys each. Fixed

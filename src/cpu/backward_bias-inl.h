@@ -39,7 +39,7 @@ inline void BackwardRun::bias_tile(const BackwardScratch& w, int64_t bias_b, int
           SegmentBounds segment_bounds;
           bool finite = true;
           const int count = static_cast<int>(a1 - a0);
-          const KeyTile keys = load_keys(w, s, b, h / p_.group(), a0, count, &segment_bounds, &finite);
+          const KeyTile keys = load_keys(w, s, b, h / p_.group(), a0, count, false, &segment_bounds, &finite);
           const TileClass tile_class = block.lanes.bounds.classify(a0, a1);
           if (keys.segments &&
               classify_segments(tile_class, block.lanes.segments, segment_bounds) == TileClass::skip)

@@ -2,8 +2,6 @@
 // exponential. Natural units; -inf where the pair is hidden. Not log2 units: a finite bias near the end of
 // fp32 must stay finite. Included once per instruction set, inside HWY_BEFORE_NAMESPACE, after exp-inl.h.
 
-#include "hwy/contrib/math/math-inl.h"
-
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
 

@@ -7,49 +7,17 @@
 #ifndef TILEWISE_REFERENCE_CASE_DATA_H_
 #define TILEWISE_REFERENCE_CASE_DATA_H_
 
-#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/params.h"
 #include "reference/case.h"
+#include "reference/case_tensor.h"
 #include "reference/tolerance.h"
 
 namespace tilewise {
-
-enum class Poison { nan, large };
-
-// One tensor's memory: guard, elements (with gaps), guard.
-class CaseTensor {
- public:
-  CaseTensor() = default;
-  CaseTensor(CaseTensor&&) = default;
-  CaseTensor& operator=(CaseTensor&&) = default;
-  // `lead` elements lie before the view's first one.
-  CaseTensor(DType dtype, std::vector<int64_t> shape, std::vector<int64_t> stride, int64_t lead);
-
-  bool present() const { return memory_ != nullptr; }
-  void* data() { return memory_.get() + kGuard + lead_bytes_; }
-  const void* data() const { return memory_.get() + kGuard + lead_bytes_; }
-  const Tensor& view() const { return view_; }
-  Tensor view_as_input() const;
-  DType dtype() const { return view_.type(); }
-
-  void fill(Poison poison);
-  // Keeps a copy, to find out later what was changed.
-  void remember();
-  // Empty, or what was changed since remember() outside `owned` (element offsets from data()).
-  std::string changed_outside(const std::vector<int64_t>& owned) const;
-
- private:
-  static constexpr int64_t kGuard = 256;
-  std::unique_ptr<std::byte[], void (*)(std::byte*)> memory_{nullptr, nullptr};
-  std::vector<std::byte> remembered_;
-  int64_t bytes_ = 0, lead_bytes_ = 0;
-  Tensor view_;
-};
 
 struct CaseData {
   // `dtype` of q, k, v; `seed` of every random number.
@@ -63,6 +31,40 @@ struct CaseData {
   CaseTensor q, k, v, o, lse, bias, mask, q_lengths, kv_lengths, kv_starts, q_offset, cu_seqlens_q,
       cu_seqlens_kv, segment_ids_q, segment_ids_kv, kv_ranges, alibi_slopes, sinks, dout, dlse, delta, dq, dk,
       dv, dbias, dsinks;
+
+  // body(name, tensor) for every tensor of the case.
+  template <typename F>
+  void for_each_tensor(F&& body) {
+    const std::pair<const char*, CaseTensor*> all[] = {{"q", &q},
+                                                       {"k", &k},
+                                                       {"v", &v},
+                                                       {"o", &o},
+                                                       {"lse", &lse},
+                                                       {"bias", &bias},
+                                                       {"mask", &mask},
+                                                       {"q_lengths", &q_lengths},
+                                                       {"kv_lengths", &kv_lengths},
+                                                       {"kv_starts", &kv_starts},
+                                                       {"q_offset", &q_offset},
+                                                       {"cu_seqlens_q", &cu_seqlens_q},
+                                                       {"cu_seqlens_kv", &cu_seqlens_kv},
+                                                       {"segment_ids_q", &segment_ids_q},
+                                                       {"segment_ids_kv", &segment_ids_kv},
+                                                       {"kv_ranges", &kv_ranges},
+                                                       {"alibi_slopes", &alibi_slopes},
+                                                       {"sinks", &sinks},
+                                                       {"dout", &dout},
+                                                       {"dlse", &dlse},
+                                                       {"delta", &delta},
+                                                       {"dq", &dq},
+                                                       {"dk", &dk},
+                                                       {"dv", &dv},
+                                                       {"dbias", &dbias},
+                                                       {"dsinks", &dsinks}};
+    for (const auto& [name, tensor] : all) {
+      if (tensor->present()) body(name, *tensor);
+    }
+  }
 
   Problem problem(Direction direction) const;
   Tensors tensors(Direction direction) const;

@@ -34,8 +34,10 @@ struct Pattern {
   }
 };
 
+// What logits patterns divide by.
 double scale_of(const Case& c) {
   const Problem& p = c.problem;
+  if (p.softmax_scale == 0.0f) return 1.0;
   return std::isnan(p.softmax_scale) ? 1.0 / std::sqrt(static_cast<double>(p.head_dim))
                                      : static_cast<double>(p.softmax_scale);
 }

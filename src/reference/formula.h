@@ -36,21 +36,6 @@ Real stored_as(DType, Real x) {
 }
 inline float stored_as(DType dtype, float x) { return static_cast<float>(rounded_to(dtype, x)); }
 
-// tops + log(sum), where every score has had `top` taken off.
-template <typename Real>
-Real log_sum(Real top, Real sum, const std::vector<Real>&, const std::vector<Real>&) {
-  return top + std::log(sum);
-}
-inline Magnitude log_sum(Magnitude top, Magnitude sum, const std::vector<Magnitude>& scores,
-                         const std::vector<Magnitude>& weights) {
-  const double lse = top.value + std::log(sum.value);
-  Magnitude result{lse, std::fabs(lse) + 1.0};
-  for (size_t n = 0; n < scores.size(); ++n) {
-    result.terms += scores[n].terms * weights[n].value / sum.value;
-  }
-  return result;
-}
-
 // One sequence and one query head, with its key head's rows gathered.
 template <typename Real>
 class HeadFormula {
@@ -161,6 +146,10 @@ class HeadFormula {
       const Real* v_row = &v[at(j, p.head_dim_v)];
       for (int64_t d = 0; d < p.head_dim_v; ++d) row.o[at(d, 1)] += weight * v_row[d];
     }
+    for (size_t n = 0; n < row.keys.size(); ++n) {
+      const Real weight = dropped(row.weights[n], i, row.keys[n]);
+      add_score_terms(scores[n], weight, &v[at(row.keys[n], p.head_dim_v)], &row.o);
+    }
     return row;
   }
 
@@ -196,7 +185,8 @@ class HeadFormula {
     }
     if (sums.dsink != nullptr && g.sinks != nullptr) {
       const double sink = g.sinks[h * g.sinks_stride];
-      if (sink != -kInfinity) *sums.dsink += exp(Real(sink) - Real(lse)) * (dlse - delta);
+      const Real share = exp(Real(sink) - Real(lse)) * (dlse - delta);
+      if (sink != -kInfinity) *sums.dsink += through_score(share, Real(sink), lse);
     }
 
     for (int64_t j = shape.key_begin; j < shape.key_end; ++j) {
@@ -210,7 +200,7 @@ class HeadFormula {
       const Real* v_row = &v[at(j, g.head_dim_v)];
       Real dp(0.0);
       for (int64_t d = 0; d < g.head_dim_v; ++d) dp += dout[at(d, 1)] * v_row[d];
-      const Real ds = weight * (dropped(dp, i, j) - delta + dlse);
+      const Real ds = through_score(weight * (dropped(dp, i, j) - delta + dlse), s.full, lse);
       if (sums.dbias != nullptr) sums.dbias[bias_at(g, i, j)] += ds;
 
       const Real dx = stored_as(g.k.dtype, ds * s.slope);
@@ -223,7 +213,7 @@ class HeadFormula {
         for (int64_t d = 0; d < g.head_dim; ++d) dk_row[d] += scale * (dx * q[at(d, 1)]);
       }
       if (sums.dv != nullptr && wants_key) {
-        const Real dropped_weight = stored_as(g.v.dtype, dropped(weight, i, j));
+        const Real dropped_weight = stored_as(g.v.dtype, through_score(dropped(weight, i, j), s.full, lse));
         Real* dv_row = sums.dv + j * g.head_dim_v;
         for (int64_t d = 0; d < g.head_dim_v; ++d) dv_row[d] += dropped_weight * dout[at(d, 1)];
       }

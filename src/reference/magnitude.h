@@ -1,17 +1,15 @@
 // Magnitude: a number that carries, beside its value, what the same formula would give with every term
 // replaced by its magnitude. The formula run in this arithmetic yields A of the tolerance rule.
 //
-// exp is not a sum, but it passes on what its argument may be off by: a score, a sum of fp32 products to
-// which a bias and -lse are added, is two rounding units of its terms wide, and e^(s (1 + u)) = e^s (1 + s
-// u). The allowance is 8 units of A, so the magnitude of exp(x) is e^x (1 + terms(x) / 4): two units of the
-// score's terms. Without it the rule hangs on the luck of the naive run where logits are large and rows few
-// (docs/decisions/tolerance-of-large-scores.md). The logarithm looks through too: lse = top + log(sum) moves
-// with the scores one to one, so its magnitude is the weighted sum of theirs, plus one for the sum itself and
-// its own value.
+// A weight exp(score - lse) is no sum, so by the letter its magnitude is itself. But its score is a sum, and
+// what is rounded off there reaches the result, to first order, through the weight. The functions at the end
+// add that: without them A would be blind to large scores, and a short head, where the naive run may be
+// lucky, would refuse honest kernels.
 #ifndef TILEWISE_REFERENCE_MAGNITUDE_H_
 #define TILEWISE_REFERENCE_MAGNITUDE_H_
 
 #include <cmath>
+#include <vector>
 
 namespace tilewise {
 
@@ -30,15 +28,49 @@ struct Magnitude {
     return {a.value / b.value, a.terms / std::fabs(b.value)};
   }
   Magnitude& operator+=(Magnitude b) { return *this = *this + b; }
-  friend Magnitude exp(Magnitude x) {
-    // fp32 weights below 2^-126 may be flushed to 0, never slow denormals: 2^-126 is 8 * 2^-24 * 2^-105.
-    constexpr double kFlushed = 0x1p-105;
-    const double value = std::exp(x.value);
-    // Where e^x is 0 its terms may be infinite (a hidden pair).
-    return value == 0.0 ? Magnitude(0.0) : Magnitude(value, value * (1.0 + x.terms / 4.0) + kFlushed);
-  }
+  friend Magnitude exp(Magnitude x) { return {std::exp(x.value)}; }
   friend Magnitude tanh(Magnitude x) { return {std::tanh(x.value)}; }
 };
+
+// The allowance is 8 rounding units of A; a score deserves two of its terms: one for the fp32 sum, one for
+// what is added to it (docs/decisions/tolerance-of-large-scores.md).
+constexpr double kScoreUnits = 0.25;
+// fp32 weights below 2^-126 may be flushed to 0, so that no denormal slows a kernel: 8 * 2^-24 * 2^-105.
+constexpr double kFlushed = 0x1p-105;
+
+// x is proportional to exp(score - lse): a change of the score changes it by as large a share.
+template <typename Real>
+Real through_score(Real x, Real, double) {
+  return x;
+}
+inline Magnitude through_score(Magnitude x, Magnitude score, double lse) {
+  return {x.value, x.terms + kScoreUnits * std::fabs(x.value) * (score.terms + std::fabs(lse)) + kFlushed};
+}
+
+// top + log(sum of weights): moves with the scores one to one, by their weights.
+template <typename Real>
+Real log_sum(Real top, Real sum, const std::vector<Real>&, const std::vector<Real>&) {
+  return top + std::log(sum);
+}
+inline Magnitude log_sum(Magnitude top, Magnitude sum, const std::vector<Magnitude>& scores,
+                         const std::vector<Magnitude>& weights) {
+  const double lse = top.value + std::log(sum.value);
+  Magnitude result{lse, std::fabs(lse) + 1.0};
+  for (size_t n = 0; n < scores.size(); ++n) {
+    result.terms += scores[n].terms * weights[n].value / sum.value;
+  }
+  return result;
+}
+
+// What score n adds to o's magnitude: o moves by weight * (v - o) when it changes.
+template <typename Real>
+void add_score_terms(Real, Real, const Real*, std::vector<Real>*) {}
+inline void add_score_terms(Magnitude score, Magnitude weight, const Magnitude* v,
+                            std::vector<Magnitude>* o) {
+  for (size_t d = 0; d < o->size(); ++d) {
+    (*o)[d].terms += kScoreUnits * weight.value * std::fabs(v[d].value - (*o)[d].value) * score.terms;
+  }
+}
 
 }  // namespace tilewise
 #endif  // TILEWISE_REFERENCE_MAGNITUDE_H_

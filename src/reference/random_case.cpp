@@ -60,7 +60,7 @@ std::string score_shape(Random& random) {
 }  // namespace
 
 std::string random_case(uint64_t seed, int scale) {
-  Random random(seed * 0x9e3779b97f4a7c15ull + 1);
+  Random random(Random(seed).bits());
   Line line;
   line.add("name", "random_" + std::to_string(seed));
   const int64_t heads_kv = random.integer(1, 3), group = random.chance(0.5) ? 1 : random.integer(2, 4);

@@ -8,15 +8,17 @@
 //       of one (batch, head). Elements where naive is not finite do not count towards the maximum.
 // u_out the output dtype's rounding unit (f32 2^-24, f16 2^-11, bf16 2^-8); below the smallest normal number
 //       the unit is that number's.
-// A     the same formula with every term replaced by its magnitude (magnitude.h), which gives for
-//         o      sum_j P |v_j|
-//         lse    |lse| + 1 + sum_j P (|scale| sum_d |q_d k_d| + |bias| + |slope (p - j)|)
-//         dq     |scale| sum_j M |k_j|      M(i, j) = P cap' (|dout| . |v_j| + |dout| . |o| + |dlse|)
-//         dk     |scale| sum_i M |q_i|
-//         dv     sum_i drop(P) |dout_i|
-//         dbias  sum M (without cap')
-//         dsinks sum_i exp(sink - lse) (|dlse| + |dout| . |o|)
+// A     the same formula with every term replaced by its magnitude, and the rounding of a score counted
+// through
+//       its weight (magnitude.h). With S = |scale| sum_d |q_d k_d| + |bias| + |slope (p - j)| and
+//       E = S + |lse|, which bound what rounding does to a score, it is
+//         o      sum_j drop(P) (|v_j| + |v_j - o| S)
+//         lse    |lse| + 1 + sum_j P S
+//         dq     |scale| sum_j |cap'| M |k_j|    M(i, j) = P (|dout| . |v_j| + |dout| . |o| + |dlse|) + |dS|
+//         E dk     |scale| sum_i |cap'| M |q_i| dv     sum_i drop(P) |dout_i| (1 + E) dbias  sum M dsinks
+//         sum_i p_sink (|dlse| + |dout| . |o|) + |p_sink (dlse - D)| (|sink| + |lse|)
 //       plus what the output held before, where the call accumulates.
+// What lies below 2^-112 may be flushed to zero: that much is added to every allowance.
 // A head's dk and dv belong to (batch, key head), a dbias element to its own batch and head index, a dsink to
 // its head. Non-finite elements of ref, after rounding to the output dtype, must be matched in kind.
 #ifndef TILEWISE_REFERENCE_TOLERANCE_H_
@@ -56,7 +58,7 @@ struct Expectation {
   const ExpectedOutput* find(const std::string& name) const;
 };
 
-// o, and lse where params has it. `rows`: only those.
+// o and lse (without addresses that mean anything where params has no lse). `rows`: only those.
 Expectation expect_forward(const ForwardParams& params, const RowSelection& rows = {});
 // dq, dk, dv, dbias, dsinks where params has them. With `accumulate` it reads what dq, dk and dv hold: call
 // it before the kernel runs.

@@ -35,6 +35,7 @@ Expected<std::vector<KernelTime>> time_kernels(const Context& context, const Pro
     calls.push_back(std::move(*call));
     times.push_back({kernel.name, {}});
   }
+  if (calls.empty()) return Status(Code::unsupported, "only the oracle's kernels can run it");
   std::vector<Candidate> candidates;
   for (size_t i = 0; i < calls.size(); ++i)
     candidates.push_back({times[i].kernel, [call = &calls[i]] { return call->run(); }});

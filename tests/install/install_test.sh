@@ -9,6 +9,7 @@ lib=$(sed -n 's/^CMAKE_INSTALL_LIBDIR:[^=]*=//p' "$build/CMakeCache.txt")
 generator=$(sed -n 's/^CMAKE_GENERATOR:INTERNAL=//p' "$build/CMakeCache.txt")
 cxx=$(sed -n 's/^CMAKE_CXX_COMPILER:[^=]*=//p' "$build/CMakeCache.txt")
 cc=$(sed -n 's/^CMAKE_C_COMPILER:[^=]*=//p' "$build/CMakeCache.txt")
+ccache=$(sed -n 's/^TILEWISE_CCACHE:[^=]*=\(\/.*\)/\1/p' "$build/CMakeCache.txt")
 shopt -s nullglob
 c_programs=("$source"/tests/install/*.c "$source"/examples/c/*.c)
 cpp_programs=("$source"/examples/cpp/*.cpp)
@@ -64,7 +65,8 @@ case $step in
   pkg_config_shared) pkg_config "$prefix" -- ;;
   pkg_config_static) pkg_config "$prefix" --static -- -static ;;
   add_subdirectory)
-    consumer sub "C;CXX" "$(join "${c_programs[@]}" "${cpp_programs[@]}")" -DTILEWISE_SUBDIRECTORY="$source"
+    consumer sub "C;CXX" "$(join "${c_programs[@]}" "${cpp_programs[@]}")" -DTILEWISE_SUBDIRECTORY="$source" \
+      -DCMAKE_CXX_COMPILER_LAUNCHER="$ccache"
     ;;
   exports) # tilewise_* and nothing else; the soname carries the binary interface
     names=$(nm -D --defined-only "$prefix/$lib/libtilewise.so" | awk '{print $NF}')

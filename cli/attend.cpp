@@ -1,0 +1,279 @@
+#include "cli/attend.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+
+#include "api/bind.h"
+#include "cli/attend_input.h"
+#include "cli/attend_print.h"
+#include "cli/attend_verify.h"
+#include "cli/comparison.h"
+#include "cli/device.h"
+#include "cli/report.h"
+#include "cli/text.h"
+
+namespace tilewise::cli {
+namespace {
+
+constexpr const char* kCommand = "attend";
+constexpr const char* kDirections[] = {"forward", "backward"};
+
+// Which call writes a tensor: 0 forward, 1 backward.
+bool written_by(std::string_view name, size_t direction) {
+  return (name == "o" || name == "lse") == (direction == 0);
+}
+
+// Output tensors of the call, in the file's layout.
+struct Output {
+  const char* name;
+  tilewise_tensor Tensors::*tensor;
+  DType dtype;
+  std::vector<int64_t> shape;  // as written
+  Buffer memory{};
+  int64_t bytes() const {
+    int64_t n = bits_of(dtype) / 8;
+    for (const int64_t size : shape) n *= size;
+    return n;
+  }
+};
+
+DType type_of(const tilewise_tensor& t) { return static_cast<DType>(t.dtype); }
+
+std::vector<Output> outputs_of(const AttendInput& in, bool grad) {
+  const Tensors& t = in.tensors;
+  std::vector<int64_t> o = in.file_shape(t.q);
+  o.back() = t.v.shape[t.v.rank - 1];
+  const std::vector<int64_t> lse = in.packed ? std::vector<int64_t>{t.q.shape[1], t.q.shape[0]}
+                                             : std::vector<int64_t>{t.q.shape[0], t.q.shape[2], t.q.shape[1]};
+  std::vector<Output> outputs;
+  outputs.push_back({"o", &Tensors::o, type_of(t.q), o});
+  outputs.push_back({"lse", &Tensors::lse, DType::f32, lse});
+  if (!grad) return outputs;
+  outputs.push_back({"dq", &Tensors::dq, type_of(t.q), in.file_shape(t.q)});
+  outputs.push_back({"dk", &Tensors::dk, type_of(t.k), in.file_shape(t.k)});
+  outputs.push_back({"dv", &Tensors::dv, type_of(t.v), in.file_shape(t.v)});
+  if (t.bias.dtype)
+    outputs.push_back({"dbias", &Tensors::dbias, type_of(t.bias), {t.bias.shape, t.bias.shape + 4}});
+  if (t.sinks.dtype)
+    outputs.push_back({"dsinks", &Tensors::dsinks, DType::f32, {t.sinks.shape, t.sinks.shape + 1}});
+  return outputs;
+}
+
+// Where outputs stand while the call is planned: distinct addresses, never followed.
+void place_untouched(const AttendInput& in, std::vector<Output>& outputs, Tensors* tensors) {
+  uintptr_t address = uintptr_t{1} << 20;
+  for (Output& o : outputs) {
+    tensors->*o.tensor = in.view(reinterpret_cast<void*>(address), o.dtype, o.shape);
+    address += (static_cast<uintptr_t>(o.bytes()) / 64 + 1) * 64;
+  }
+}
+
+Status place(const AttendInput& in, std::vector<Output>& outputs, Tensors* tensors) {
+  for (Output& o : outputs) {
+    o.memory = Buffer(o.bytes());
+    if (!o.memory.data())
+      return Status(Code::out_of_memory, std::string("no memory for ") + o.name + " (" +
+                                             bytes_text(static_cast<double>(o.bytes())) + ").");
+    // NaN bits: an element that the call does not write is seen. Touches every page too.
+    std::memset(o.memory.data(), 0xff, static_cast<size_t>(o.bytes()));
+    tensors->*o.tensor = in.view(o.memory.data(), o.dtype, o.shape);
+  }
+  return {};
+}
+
+// Rows past cu_seqlens[batch] are nobody's; in a file they are zero.
+void clear_unowned(const AttendInput& in, std::vector<Output>& outputs) {
+  if (!in.packed) return;
+  const auto owned = [](const tilewise_tensor& cu, int64_t total) {
+    const int64_t last = cu.shape[0] - 1;
+    const int64_t end = cu.dtype == TILEWISE_I64 ? static_cast<const int64_t*>(cu.data)[last]
+                                                 : static_cast<const int32_t*>(cu.data)[last];
+    return std::clamp<int64_t>(end, 0, total);
+  };
+  for (Output& o : outputs) {
+    const std::string_view name = o.name;
+    const bool keys = name == "dk" || name == "dv", stats = name == "lse";
+    if (!keys && !stats && name != "o" && name != "dq") continue;
+    const int64_t total = stats ? o.shape[1] : o.shape[0];
+    const int64_t from = owned(keys ? in.tensors.cu_seqlens_kv : in.tensors.cu_seqlens_q, total);
+    const int64_t rows = stats ? o.shape[0] : 1, width = stats ? 4 : o.bytes() / std::max<int64_t>(total, 1);
+    for (int64_t h = 0; h < rows; ++h)
+      std::memset(o.memory.data() + (h * total + from) * width, 0,
+                  static_cast<size_t>((total - from) * width));
+  }
+}
+
+void touch(const AttendInput& in) {
+  volatile std::byte sum{};
+  for (const FileTensor& t : in.file.tensors())
+    for (int64_t at = 0; at < t.bytes; at += 4096) sum = sum ^ t.data[at];
+}
+
+std::map<std::string, std::string> metadata_of(const AttendInput& in, const Json& result) {
+  std::map<std::string, std::string> m;
+  m["tilewise"] = tilewise_version();
+  m["kernel"] = result["forward"]["kernel"].get<std::string>();
+  if (result.contains("backward")) m["kernel_backward"] = result["backward"]["kernel"].get<std::string>();
+  m["input"] = in.reading;
+  return m;
+}
+
+Json to_json(const Verification& v) {
+  Json outputs = Json::array();
+  for (const VerifiedOutput& o : v.outputs)
+    outputs.push_back({{"tensor", o.name},
+                       {"max_error", o.max_error},
+                       {"max_value", o.max_value},
+                       {"share_of_allowance", o.share},
+                       {"worst", o.worst}});
+  return {{"rows", v.rows}, {"passed", v.passed()}, {"outputs", outputs}, {"not_checked", v.left_out}};
+}
+
+}  // namespace
+
+int run_attend(const AttendArguments& arguments) {
+  // Options that need no file first, so that a typing error costs nothing.
+  if (!arguments.verify.empty() && arguments.verify != "yes" && arguments.verify != "all")
+    return fail(kCommand, kBadInput,
+                "--verify was given '" + arguments.verify + "'; accepted is nothing or all.");
+  if (!arguments.report_sweep.empty() && arguments.report.empty())
+    return fail(kCommand, kBadInput,
+                "--report-sweep was given without --report; accepted is --report FILE.html beside it.");
+  for (const std::string& path : {arguments.output, arguments.report})
+    if (Status s = path.empty() ? Status() : can_write(path); !s) return fail(kCommand, s);
+  auto device =
+      Device::choose({arguments.device, arguments.kernel, arguments.threads, arguments.max_workspace});
+  if (!device) return fail(kCommand, device.status());
+
+  auto input = AttendInput::read(arguments);
+  if (!input) return fail(kCommand, input.status());
+  AttendInput& in = *input;
+  std::FILE* const talk = arguments.json ? stderr : stdout;
+  std::fprintf(talk, "%s\n", in.reading.c_str());
+  std::fflush(talk);
+  for (const std::string& w : in.warnings) std::fprintf(stderr, "warning: %s\n", w.c_str());
+
+  // Plan, and predict memory, before anything is allocated.
+  std::vector<Output> outputs = outputs_of(in, arguments.grad);
+  Tensors tensors = in.tensors;
+  place_untouched(in, outputs, &tensors);
+  std::vector<Plan> plans;
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    if (direction == Direction::backward && !arguments.grad) break;
+    Problem options = in.options;
+    options.direction = static_cast<int32_t>(direction);
+    const auto problem = problem_from(options, tensors);
+    if (!problem) return fail(kCommand, problem.status());
+    auto plan = device->plan(*problem);
+    if (!plan) return fail(kCommand, plan.status());
+    plans.push_back(*plan);
+  }
+  const Problem& p = plans[0].problem;
+  MemoryNeed need;
+  need.inputs = in.file_bytes() + in.conversion_bytes();
+  for (const Output& o : outputs) need.outputs += o.bytes();
+  for (const Plan& plan : plans) need.workspace = std::max(need.workspace, plan.workspace_bytes);
+  if (!arguments.verify.empty()) {
+    const int64_t rows = p.packed_q ? p.total_q : p.batch * p.seqlen_q;
+    const bool all = arguments.verify == "all" || p.seqlen_q <= 2048;
+    need.verification = static_cast<int64_t>(verification_bytes(all ? rows : 256, p.seqlen_kv, p.heads_q,
+                                                                p.head_dim, p.head_dim_v, device->threads()));
+  }
+  const int64_t available = available_memory();
+  if (need.total() > available)
+    return fail(kCommand, kCannotRun,
+                "needs " + bytes_text(static_cast<double>(need.total())) + ", " +
+                    bytes_text(static_cast<double>(available)) + " free: " + need.to_string() + ".");
+
+  // Allocate, run.
+  if (Status s = in.convert(); !s) return fail(kCommand, s);
+  tensors = in.tensors;
+  if (Status s = place(in, outputs, &tensors); !s) return fail(kCommand, s);
+  touch(in);
+  ForwardParams params;
+  if (Status s = bind_forward(p, TILEWISE_CPU, tensors, &params); !s) return fail(kCommand, s);
+
+  Json result = {
+      {"schema", 1}, {"tilewise", tilewise_version()}, {"file", arguments.input}, {"input", in.reading}};
+  result["warnings"] = in.warnings;
+  result["device"] = device->text();
+  result["problem"] = describe(p);
+  const double pairs = visible_pairs(params);
+  result["visible_pairs"] = pairs;
+  result["memory"] = need.to_json(available);
+  for (size_t i = 0; i < plans.size(); ++i) {
+    auto measured = run_measured(*device, plans[i], tensors, pairs, MeasureBudget{1.0, 15});
+    if (!measured) return fail(kCommand, measured.status());
+    result[kDirections[i]] = std::move(*measured);
+  }
+  result["peak_process_bytes_measured"] = peak_resident_bytes();
+
+  // Held against fp64 before anything else is run.
+  int status = kDone;
+  const bool all_rows = arguments.verify == "all";
+  BackwardParams back;
+  if (arguments.grad)
+    if (Status s = bind_backward(plans[1].problem, TILEWISE_CPU, tensors, &back); !s)
+      return fail(kCommand, s);
+  std::vector<Expected64> expected;
+  if (!arguments.verify.empty()) {
+    expected.push_back(Expected64::forward(params, plans[0].tile_m, all_rows, device->threads()));
+    if (arguments.grad)
+      expected.push_back(
+          Expected64::backward(back, plans[1].tile_m, plans[1].tile_n, all_rows, device->threads()));
+    bool passed = true;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const Verification v = i == 0 ? expected[0].check(params) : expected[1].check(back);
+      passed = passed && v.passed();
+      result[kDirections[i]]["verify"] = to_json(v);
+    }
+    result["verified"] = passed;
+    if (!passed) status = kWrong;
+  }
+  if (!arguments.output.empty()) {
+    clear_unowned(in, outputs);
+    std::vector<FileTensor> written;
+    for (const Output& o : outputs) {
+      FileTensor t;
+      t.name = o.name;
+      t.type = &file_type(o.dtype);
+      t.shape = o.shape;
+      t.data = o.memory.data();
+      t.bytes = o.bytes();
+      written.push_back(std::move(t));
+    }
+    if (Status s = write_safetensors(arguments.output, std::move(written), metadata_of(in, result)); !s)
+      return fail(kCommand, s);
+    result["output"] = arguments.output;
+  }
+
+  // The same call in other ways, now that the outputs are safe; into the same memory.
+  for (size_t i = 0; i < plans.size(); ++i) {
+    Json beside = Json::object();
+    for (const Alternative& other : alternatives(*device, plans[i])) {
+      for (Output& o : outputs)
+        if (written_by(o.name, i)) std::memset(o.memory.data(), 0xff, static_cast<size_t>(o.bytes()));
+      Json run = run_alternative(*device, other, tensors, pairs, MeasureBudget{0.6, 7});
+      if (run.contains("ms_median") && !expected.empty())
+        run["verify"] = to_json(i == 0 ? expected[0].check(params) : expected[1].check(back));
+      beside[other.key] = std::move(run);
+    }
+    result[kDirections[i]]["beside"] = std::move(beside);
+  }
+
+  if (!arguments.report.empty()) {
+    result["command"] = "attend";
+    const ReportInput report{result, in, tensors, params, plans[0], *device, arguments.report_sweep};
+    if (Status s = write_report(arguments.report, report); !s) return fail(kCommand, s);
+    result["report"] = arguments.report;
+  }
+  if (arguments.json)
+    std::printf("%s\n", result.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+  else
+    print_result(result);
+  return status;
+}
+
+}  // namespace tilewise::cli

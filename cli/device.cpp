@@ -1,0 +1,110 @@
+#include "cli/device.h"
+
+#include <cstdlib>
+#include <vector>
+
+#include "cli/text.h"
+#include "plan/registry.h"
+
+namespace tilewise::cli {
+namespace {
+
+// The one kernel of double precision for each direction.
+const char* reference_kernel(int32_t direction) {
+  const Op op = direction == TILEWISE_BACKWARD ? Op::backward : Op::forward;
+  for (const Kernel* row : Registry::builtin().rows())
+    if (row->target == Target::reference && row->op == op) return row->name;
+  return nullptr;
+}
+
+Status check_kernel_names(const std::string& list) {
+  std::vector<std::string> known;
+  for (const Kernel* row : Registry::builtin().rows()) known.emplace_back(row->name);
+  for (const std::string_view name : split_names(list)) {
+    if (Registry::builtin().find(name) >= 0) continue;
+    std::string text = "--kernel was given '" + std::string(name) + "', which this build does not have; ";
+    if (const std::string close = nearest(name, known); !close.empty()) text += "is it " + close + "? ";
+    return Status(Code::invalid, text + "tilewise info --kernels lists all.");
+  }
+  return {};
+}
+
+}  // namespace
+
+const char* widest_isa(uint64_t isa) {
+  if (isa & TILEWISE_ISA_AVX512) return "avx512";
+  if (isa & TILEWISE_ISA_AVX2) return "avx2";
+  if (isa & TILEWISE_ISA_NEON) return "neon";
+  return "scalar";
+}
+
+Expected<Device> Device::choose(const DeviceArguments& a) {
+  const bool cuda = a.device == "cuda" || a.device.rfind("cuda:", 0) == 0;
+  if (cuda)
+    return Status(Code::unsupported,
+                  "--device was given '" + a.device +
+                      "', but this build has no CUDA kernels; accepted here is auto, cpu or reference.");
+  if (a.device != "auto" && a.device != "cpu" && a.device != "reference")
+    return Status(Code::invalid,
+                  "--device was given '" + a.device + "'; accepted is auto, cpu, reference or cuda[:n].");
+  int64_t max_workspace = -1;
+  if (!a.max_workspace.empty()) {
+    const auto bytes = parse_bytes("--max-workspace", a.max_workspace);
+    if (!bytes) return bytes.status();
+    max_workspace = *bytes;
+  }
+  if (!a.threads.empty()) {
+    const auto threads = parse_integer("--threads", a.threads, 1, 4096);
+    if (!threads) return threads.status();
+    setenv("TILEWISE_THREADS", std::to_string(*threads).c_str(), 1);
+  }
+  if (!a.kernel.empty()) {
+    if (Status s = check_kernel_names(a.kernel); !s) return s;
+    if (a.device == "reference")
+      return Status(Code::invalid,
+                    "--kernel was given together with --device reference; accepted is one of them.");
+  }
+  setenv("TILEWISE_CHECK", "1", 0);
+  auto context = Context::from_environment();
+  if (!context) return context.status();
+  auto info = DeviceInfo::query();
+  if (!info) return info.status();
+  Device device(std::move(*context), *info);
+  device.threads_ = device.context_.threads();
+  device.kernel_ = a.kernel;
+  device.reference_ = a.device == "reference";
+  device.max_workspace_ = max_workspace;
+  return device;
+}
+
+// A forced kernel serves one direction; the other one is free.
+Limits Device::limits(const Problem& problem, const char* kernel, std::string* storage) const {
+  Limits limits;
+  limits.max_workspace_bytes = max_workspace_;
+  limits.threads = threads_;
+  if (kernel)
+    *storage = kernel;
+  else if (reference_)
+    *storage = reference_kernel(problem.direction);
+  else
+    *storage = kernel_;
+  limits.kernel = storage->empty() ? nullptr : storage->c_str();
+  return limits;
+}
+
+Expected<Plan> Device::plan(const Problem& problem, const char* kernel) const {
+  std::string storage;
+  return tilewise::plan(problem, context_, limits(problem, kernel, &storage));
+}
+
+std::string Device::explain(const Problem& problem) const {
+  std::string storage;
+  return tilewise::explain(problem, info_, limits(problem, nullptr, &storage));
+}
+
+std::string Device::text() const {
+  return std::string(reference_ ? "reference (fp64, plain loops) on cpu: " : "cpu: ") + info_.name + ", " +
+         widest_isa(info_.isa) + ", " + std::to_string(threads_) + (threads_ == 1 ? " thread" : " threads");
+}
+
+}  // namespace tilewise::cli

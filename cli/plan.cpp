@@ -1,0 +1,177 @@
+#include "cli/plan.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+
+#include "cli/attend_input.h"
+#include "cli/comparison.h"
+#include "cli/device.h"
+#include "cli/text.h"
+
+namespace tilewise::cli {
+namespace {
+
+constexpr const char* kCommand = "plan";
+
+// As typed; "" = not given.
+struct PlanArguments {
+  AttendArguments file;  // a file's tensors instead of sizes
+  DeviceArguments device;
+  std::string direction = "forward", dtype = "f32", batch = "1", heads = "12", heads_kv, head_dim = "64",
+              head_dim_v;
+  std::string seqlen = "1024", seqlen_kv, causal, window;
+  bool explain = false, json = false;
+};
+
+Expected<Direction> parse_direction(const std::string& text) {
+  if (text == "forward") return Direction::forward;
+  if (text == "backward") return Direction::backward;
+  if (text == "decode")
+    return Status(Code::unsupported, "--direction was given 'decode', which this version does not have.");
+  return Status(Code::invalid, "--direction was given '" + text + "'; accepted is forward or backward.");
+}
+
+Expected<Problem> problem_of_sizes(const PlanArguments& a) {
+  Problem p;
+  const auto direction = parse_direction(a.direction);
+  if (!direction) return direction.status();
+  p.direction = static_cast<int32_t>(*direction);
+  const auto dtype = parse_dtype("--dtype", a.dtype);
+  if (!dtype) return dtype.status();
+  p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = p.dtype_dout = p.dtype_dq = p.dtype_dk = p.dtype_dv =
+      static_cast<int32_t>(*dtype);
+  struct Size {
+    const char* option;
+    const std::string* text;
+    int64_t* to;
+    int64_t low;
+  };
+  constexpr int64_t kMany = int64_t{1} << 31;
+  for (const Size& s :
+       {Size{"--batch", &a.batch, &p.batch, 0}, Size{"--heads", &a.heads, &p.heads_q, 1},
+        Size{"--heads-kv", a.heads_kv.empty() ? &a.heads : &a.heads_kv, &p.heads_kv, 1},
+        Size{"--head-dim", &a.head_dim, &p.head_dim, 1},
+        Size{"--head-dim-v", a.head_dim_v.empty() ? &a.head_dim : &a.head_dim_v, &p.head_dim_v, 1},
+        Size{"--seqlen", &a.seqlen, &p.seqlen_q, 0},
+        Size{"--seqlen-kv", a.seqlen_kv.empty() ? &a.seqlen : &a.seqlen_kv, &p.seqlen_kv, 0}}) {
+    const auto value = parse_integer(s.option, *s.text, s.low, kMany);
+    if (!value) return value.status();
+    *s.to = *value;
+  }
+  if (a.causal == "top-left")
+    p.with_causal(Position::top_left);
+  else if (!a.causal.empty())
+    p.with_causal();
+  if (!a.window.empty()) {
+    const auto window = parse_window("--window", a.window);
+    if (!window) return window.status();
+    p.with_window(window->first, window->second);
+  }
+  p.features |= TILEWISE_HAS_LSE;
+  if (*direction == Direction::backward) {
+    p.features = 0;
+    p.wants = TILEWISE_WANT_DQ | TILEWISE_WANT_DK | TILEWISE_WANT_DV;
+  }
+  return p;
+}
+
+Expected<Problem> problem_of_file(const PlanArguments& a) {
+  const auto direction = parse_direction(a.direction);
+  if (!direction) return direction.status();
+  const auto in = AttendInput::read(a.file);
+  if (!in) return in.status();
+  if (!a.json) std::printf("%s\n", in->reading.c_str());
+  for (const std::string& w : in->warnings) std::fprintf(stderr, "warning: %s\n", w.c_str());
+  Tensors t = in->tensors;
+  // Outputs like attend's, at addresses that nobody follows.
+  uintptr_t address = uintptr_t{1} << 20;
+  const auto place = [&](tilewise_tensor like) {
+    like.data = reinterpret_cast<void*>(address);
+    like.flags = 0;
+    address += uintptr_t{1} << 40;
+    return like;
+  };
+  t.o = place(t.q);
+  t.o.shape[t.o.rank - 1] = t.v.shape[t.v.rank - 1];
+  t.o = tilewise_tensor_make(t.o.data, t.o.dtype, t.o.rank, t.o.shape);
+  const int64_t stats[] = {t.q.shape[0], t.q.shape[1], t.q.shape[2]};
+  const int64_t dense[] = {stats[0], stats[2], stats[1]}, rows[] = {stats[1], stats[0]};
+  t.lse = in->packed ? tilewise_tensor_make(reinterpret_cast<void*>(address), TILEWISE_F32, 2, rows)
+                     : tilewise_tensor_make(reinterpret_cast<void*>(address), TILEWISE_F32, 3, dense);
+  Problem options = in->options;
+  options.direction = static_cast<int32_t>(*direction);
+  if (*direction == Direction::backward) {
+    t.dout = t.o;
+    t.dq = place(t.q), t.dk = place(t.k), t.dv = place(t.v);
+  }
+  return problem_from(options, t);
+}
+
+int run_plan(const PlanArguments& a) {
+  const auto device = Device::choose(a.device);
+  if (!device) return fail(kCommand, device.status());
+  const auto problem = a.file.input.empty() ? problem_of_sizes(a) : problem_of_file(a);
+  if (!problem) return fail(kCommand, problem.status());
+  const auto plan = device->plan(*problem);
+  if (a.json) {
+    if (!plan) return fail(kCommand, plan.status());
+    Json j = {{"schema", 1},
+              {"device", device->text()},
+              {"problem", describe(*problem)},
+              {"kernel", plan->kernel},
+              {"tile_m", plan->tile_m},
+              {"tile_n", plan->tile_n},
+              {"num_splits", plan->num_splits},
+              {"threads", plan->threads},
+              {"chosen_by", plan->from_tuning ? "tuning" : "cost model"},
+              {"workspace_bytes", plan->workspace_bytes},
+              {"predicted_ms", plan->predicted_ms},
+              {"predicted_bytes", plan->predicted_bytes}};
+    if (a.explain) j["explain"] = device->explain(*problem);
+    std::printf("%s\n", j.dump().c_str());
+    return kDone;
+  }
+  if (a.explain) std::printf("%s", device->explain(*problem).c_str());
+  if (!plan) return fail(kCommand, plan.status());
+  if (!a.explain) std::printf("%s\n", plan->to_string().c_str());
+  return kDone;
+}
+
+}  // namespace
+
+void add_plan(CLI::App& parent, int* exit_status) {
+  auto arguments = std::make_shared<PlanArguments>();
+  PlanArguments& a = *arguments;
+  CLI::App* app =
+      parent.add_subcommand("plan", "Say which kernel would run a problem, in what time and memory, and why");
+  app->add_option("FILE", a.file.input, "plan for the tensors of a safetensors file instead of for sizes");
+  app->add_flag("--explain", a.explain,
+                "list every kernel: its predicted time, bytes and workspace, or what refused it");
+  app->add_option("--direction", a.direction, "forward or backward")->capture_default_str();
+  app->add_option("--dtype", a.dtype, "f32, f16 or bf16")->capture_default_str();
+  app->add_option("--batch", a.batch, "sequences")->capture_default_str();
+  app->add_option("--heads", a.heads, "query heads")->capture_default_str();
+  app->add_option("--heads-kv", a.heads_kv, "key heads (default: as many as query heads)");
+  app->add_option("--head-dim", a.head_dim, "of q and k")->capture_default_str();
+  app->add_option("--head-dim-v", a.head_dim_v, "of v and o (default: --head-dim)");
+  app->add_option("--seqlen", a.seqlen, "queries a sequence")->capture_default_str();
+  app->add_option("--seqlen-kv", a.seqlen_kv, "keys a sequence (default: --seqlen)");
+  app->add_option("--causal", a.causal, "bottom-right (default) or top-left");
+  app->add_option("--window", a.window, "LEFT,RIGHT, -1 = unbounded");
+  app->add_option("--layout", a.file.layout, "of FILE: bshd or bhsd")->capture_default_str();
+  app->add_option("--device", a.device.device, "auto, cpu, reference or cuda[:n]")->capture_default_str();
+  app->add_option("--kernel", a.device.kernel, "force this kernel");
+  app->add_option("--threads", a.device.threads, "default: physical cores that may be used");
+  app->add_option("--max-workspace", a.device.max_workspace, "such as 512m or 1g");
+  app->add_flag("--json", a.json, "one JSON object");
+  app->callback([app, arguments, exit_status] {
+    PlanArguments& p = *arguments;
+    if (app->count("--dtype") && !p.file.input.empty()) p.file.dtype = p.dtype;
+    p.file.causal = p.causal;
+    p.file.window = p.window;
+    *exit_status = run_plan(p);
+  });
+}
+
+}  // namespace tilewise::cli

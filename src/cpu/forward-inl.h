@@ -1,0 +1,183 @@
+// CPU forward: for a task's q blocks (tile_m lanes each), over the keys that they see, tile by tile:
+//
+//   S^T = K Q^T        the packed Q^T carries scale (and log2 e), K is read row by row
+//   mask               only in tiles that some lane sees in part; interior tiles run none of it
+//   P^T = 2^(S^T - m)  in place, where m is the running maximum of each lane
+//   O^T += V^T P^T     after O^T and the sums were scaled down where m rose
+//
+// then O = O^T / sum, lse = (m + log2 sum) ln 2. A lane's bits depend on its own row alone: neighbours only
+// add keys whose weight is exactly 0. Where such a key's V is not finite, 0 * NaN would reach every lane of
+// the tile; so each block votes on its O^T, and if that is not finite, runs once more with SeenProduct.
+
+namespace tilewise::cpu {
+namespace HWY_NAMESPACE {
+
+class ForwardRun {
+ public:
+  ForwardRun(const ForwardParams& p, const Schedule& schedule, const Launch& launch)
+      : p_(p),
+        launch_(launch),
+        sizes_(p.batch, p.heads_q, p.heads_kv, p.seqlen_q, p.head_dim, p.head_dim_v, schedule),
+        worker_bytes_(forward_worker_bytes(sizes_)),
+        general_(needs_general_scores(p)) {}
+
+  Status run() {
+    const int64_t per_head = sizes_.tasks_per_head;
+    launch_.executor->run(p_.batch * p_.heads_kv * per_head, sizes_.workers,
+                          [this, per_head](int64_t index, int worker) {
+                            // The last rows first: under a causal mask they are the longest.
+                            const int64_t head = index / per_head, part = per_head - 1 - index % per_head;
+                            task(head / p_.heads_kv, head % p_.heads_kv, part, worker);
+                          });
+    return {};
+  }
+
+ private:
+  // Rows of one key tile: key j at k + (j - first) * k_stride.
+  struct Keys {
+    const float *k = nullptr, *v = nullptr;
+    int64_t k_stride = 0, v_stride = 0, first = 0;
+  };
+
+  void task(int64_t b, int64_t head_kv, int64_t part, int worker) {
+    const Sequence s = sequence_of(p_, b);
+    const int64_t group = p_.group(), all = s.rows_q * group, m = sizes_.tile_m;
+    const int64_t first = part * sizes_.blocks * m;
+    if (first >= all) return;
+    Arena arena(static_cast<std::byte*>(launch_.scratch) + worker * worker_bytes_, worker_bytes_);
+    const ForwardScratch w(arena, sizes_);
+    ForwardBlock blocks[ForwardSizes::kMostBlocks] = {};
+    int count = 0;
+    for (; count < sizes_.blocks && first + count * m < all; ++count) {
+      const int64_t at = first + count * m;
+      const int lanes = static_cast<int>(std::min(m, all - at));
+      const ForwardBlock& block = blocks[count] = {w.lanes + count,
+                                                   w.q_t + count * m * p_.head_dim,
+                                                   w.o_t + count * m * p_.head_dim_v,
+                                                   w.top + count * m,
+                                                   w.sum + count * m,
+                                                   (lanes + kLanes - 1) / kLanes * kLanes};
+      fill_lanes(*block.lanes, p_, s, b, head_kv * group, static_cast<int>(group), at, lanes);
+      PackQueries(block, p_, general_ ? p_.scale : p_.scale * kLog2E, w.rows, sizes_.pitch_qk);
+      ClearOutput(block, p_.head_dim_v);
+    }
+    attend(w, s, b, head_kv, blocks, count, false);
+    for (int i = 0; i < count; ++i) {
+      if (!AllFinite(blocks[i].o_t, blocks[i].width * p_.head_dim_v)) {
+        ClearOutput(blocks[i], p_.head_dim_v);
+        attend(w, s, b, head_kv, blocks + i, 1, true);
+      }
+      WriteOutput(blocks[i], p_, general_, w.rows, sizes_.pitch_v);
+    }
+  }
+
+  // All keys of `count` blocks, tile by tile. `exact`: by SeenProduct.
+  void attend(const ForwardScratch& w, const Sequence& s, int64_t b, int64_t head_kv,
+              const ForwardBlock* blocks, int count, bool exact) const {
+    int64_t lo = INT64_MAX, hi = 0;
+    for (int i = 0; i < count; ++i) {
+      lo = std::min(lo, blocks[i].lanes->bounds.lo_min);
+      hi = std::max(hi, blocks[i].lanes->bounds.hi_max);
+    }
+    for (int64_t tile = lo / sizes_.tile_n * sizes_.tile_n; tile < hi; tile += sizes_.tile_n) {
+      const int64_t j0 = std::max(tile, lo), j1 = std::min(tile + sizes_.tile_n, hi);
+      Keys keys;
+      const int32_t* segments = nullptr;
+      SegmentBounds segment_bounds;
+      for (int i = 0; i < count; ++i) {
+        const Lanes& lanes = *blocks[i].lanes;
+        const int64_t a0 = std::max(j0, lanes.bounds.lo_min), a1 = std::min(j1, lanes.bounds.hi_max);
+        if (a0 >= a1) continue;
+        TileClass tile_class = lanes.bounds.classify(a0, a1);
+        if (p_.segment_ids_kv.data) {
+          if (!segments) {
+            segment_bounds = load_key_segments(w.segments, p_, s, b, j0, static_cast<int>(j1 - j0));
+            segments = w.segments;
+          }
+          tile_class = classify_segments(tile_class, lanes.segments, segment_bounds);
+          if (tile_class == TileClass::skip) continue;
+        }
+        if (!keys.k) keys = load_keys(w, s, b, head_kv, j0, static_cast<int>(j1 - j0), count > 1);
+        one_tile(w, blocks[i], keys, segments, a0, static_cast<int>(a1 - a0), tile_class, exact);
+      }
+    }
+  }
+
+  Keys load_keys(const ForwardScratch& w, const Sequence& s, int64_t b, int64_t head_kv, int64_t j0, int n,
+                 bool shared) const {
+    Keys keys;
+    keys.first = j0;
+    const int64_t row0 = s.kv_begin + j0;
+    keys.k = RowsAsFloat(p_.k, b, head_kv, row0, n, p_.head_dim, sizes_.pitch_qk, w.k_tile, shared,
+                         &keys.k_stride);
+    keys.v = RowsAsFloat(p_.v, b, head_kv, row0, n, p_.head_dim_v, sizes_.pitch_v, w.v_tile, shared,
+                         &keys.v_stride);
+    return keys;
+  }
+
+  // Keys [j0, j0 + n) of one block.
+  void one_tile(const ForwardScratch& w, const ForwardBlock& block, const Keys& keys, const int32_t* segments,
+                int64_t j0, int n, TileClass tile_class, bool exact) const {
+    const int width = block.width, d = static_cast<int>(p_.head_dim), dv = static_cast<int>(p_.head_dim_v);
+    const float* k = keys.k + (j0 - keys.first) * keys.k_stride;
+    const float* v = keys.v + (j0 - keys.first) * keys.v_stride;
+    if (tile_class == TileClass::full && !general_) {
+      Panels<true, Out::kStoreMax>(n, d, k, keys.k_stride, block.q_t, width, w.s, width, width, w.tile_top);
+    } else {
+      Panels<true, Out::kStore>(n, d, k, keys.k_stride, block.q_t, width, w.s, width, width);
+      mask(w, *block.lanes, width, segments ? segments + (j0 - keys.first) : nullptr, j0, n);
+      ColumnMaxima(w.s, width, n, width, w.tile_top);
+    }
+    if (general_)
+      weights<true>(w, block, n, exact);
+    else
+      weights<false>(w, block, n, exact);
+    if (p_.dropout_threshold) {
+      load_dropout(w.keep, width, p_, *block.lanes, j0, n);
+      Multiply(w.s, w.keep, static_cast<int64_t>(n) * width);
+    }
+    if (exact)
+      SeenProduct(dv, n, v, keys.v_stride, w.s, width, block.o_t, width);
+    else
+      Panels<false, Out::kAccumulate>(dv, n, v, keys.v_stride, w.s, width, block.o_t, width, width);
+  }
+
+  template <bool kNatural>
+  void weights(const ForwardScratch& w, const ForwardBlock& block, int n, bool exact) const {
+    const int width = block.width;
+    RaiseTop<kNatural>(w.tile_top, block.top, block.sum, block.o_t, width, static_cast<int>(p_.head_dim_v),
+                       width);
+    if (exact)
+      ExponentialsMarked<kNatural>(w.s, width, n, width, block.top, block.sum);
+    else
+      Exponentials<kNatural>(w.s, width, n, width, block.top, block.sum);
+  }
+
+  void mask(const ForwardScratch& w, const Lanes& lanes, int width, const int32_t* segments, int64_t j0,
+            int n) const {
+    if (general_) {
+      const bool added = load_bias_and_mask(w.add, width, p_, lanes, j0, n);
+      FinishScores(w.s, width, lanes, p_, 1.0f, j0, n, added ? w.add : nullptr, segments, nullptr);
+      return;
+    }
+    // Keys in [lo_max, hi_min) are seen by every lane: only those before and after need the test.
+    const int64_t end = j0 + n;
+    const int64_t before = std::clamp(lanes.bounds.lo_max, j0, end),
+                  after = std::clamp(lanes.bounds.hi_min, before, end);
+    MaskIntervals(w.s, width, lanes, j0, static_cast<int>(before - j0));
+    MaskIntervals(w.s + (after - j0) * width, width, lanes, after, static_cast<int>(end - after));
+  }
+
+  const ForwardParams& p_;
+  const Launch& launch_;
+  const ForwardSizes sizes_;
+  const int64_t worker_bytes_;
+  const bool general_;
+};
+
+inline Status Forward(const Kernel&, const ForwardParams& p, const Schedule& schedule, const Launch& launch) {
+  return ForwardRun(p, schedule, launch).run();
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tilewise::cpu

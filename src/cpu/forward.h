@@ -1,0 +1,88 @@
+// Sizes and scratch layout of the CPU forward: one definition for counting and for running.
+#ifndef TILEWISE_CPU_FORWARD_H_
+#define TILEWISE_CPU_FORWARD_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "core/arena.h"
+#include "core/kernel.h"
+#include "cpu/lanes.h"
+
+namespace tilewise::cpu {
+
+constexpr int64_t multiple_of(int64_t unit, int64_t value) { return (value + unit - 1) / unit * unit; }
+
+// A task is a (sequence, key head) and up to `blocks` q blocks of tile_m lanes, which walk the keys together:
+// a tile of K and V is converted, and brought near, once for all of them.
+struct ForwardSizes {
+  static constexpr int64_t kMostBlocks = 8;
+
+  int tile_m, tile_n, workers;
+  int blocks;              // q blocks a task
+  int64_t tasks_per_head;  // of one (sequence, key head)
+  int64_t head_dim, head_dim_v;
+  int64_t pitch_qk, pitch_v;  // of rows as fp32
+
+  ForwardSizes(int64_t batch, int64_t heads_q, int64_t heads_kv, int64_t seqlen_q, int64_t head_dim,
+               int64_t head_dim_v, const Schedule& schedule)
+      : tile_m(schedule.tile_m),
+        tile_n(schedule.tile_n),
+        workers(schedule.threads),
+        head_dim(head_dim),
+        head_dim_v(head_dim_v),
+        pitch_qk(multiple_of(16, head_dim)),
+        pitch_v(multiple_of(16, head_dim_v)) {
+    constexpr int64_t kMostBytes = 512 << 10;  // Q^T and O^T of a task stay in L2
+    const int64_t lanes = seqlen_q * (heads_q / std::max<int64_t>(heads_kv, 1));
+    const int64_t all = std::max<int64_t>((lanes + tile_m - 1) / tile_m, 1);
+    const int64_t heads = std::max<int64_t>(batch * heads_kv, 1);
+    const int64_t most =
+        std::clamp<int64_t>(kMostBytes / (4 * tile_m * (head_dim + head_dim_v)), 1, kMostBlocks);
+    int64_t count = std::min(most, all);
+    while (count > 1 && heads * ((all + count - 1) / count) < 4 * static_cast<int64_t>(workers)) --count;
+    blocks = static_cast<int>(count);
+    tasks_per_head = (all + count - 1) / count;
+  }
+};
+
+// One worker's.
+struct ForwardScratch {
+  Lanes* lanes;            // [blocks]
+  float *q_t, *o_t;        // [blocks][head_dim][tile_m], [blocks][head_dim_v][tile_m]
+  float *top, *sum;        // [blocks][tile_m]: running maximum (log2 units) and sum
+  float* s;                // [tile_n][tile_m]: S^T, then P^T
+  float *k_tile, *v_tile;  // [tile_n][pitch]: rows that are not read in place
+  float* rows;             // [tile_m][larger pitch]
+  float *add, *keep;       // [tile_n][tile_m]: bias and mask; dropout
+  float* tile_top;         // [tile_m]
+  int32_t* segments;       // [tile_n]
+
+  ForwardScratch(Arena& a, const ForwardSizes& s_) {
+    const int64_t tile = static_cast<int64_t>(s_.tile_n) * s_.tile_m,
+                  lanes_all = static_cast<int64_t>(s_.blocks) * s_.tile_m;
+    lanes = a.take<Lanes>(s_.blocks);
+    top = a.take<float>(lanes_all);
+    sum = a.take<float>(lanes_all);
+    tile_top = a.take<float>(s_.tile_m);
+    segments = a.take<int32_t>(s_.tile_n);
+    s = a.take<float>(tile);
+    q_t = a.take<float>(lanes_all * s_.head_dim);
+    o_t = a.take<float>(lanes_all * s_.head_dim_v);
+    k_tile = a.take<float>(s_.tile_n * s_.pitch_qk);
+    v_tile = a.take<float>(s_.tile_n * s_.pitch_v);
+    rows = a.take<float>(s_.tile_m * std::max(s_.pitch_qk, s_.pitch_v));
+    add = a.take<float>(tile);
+    keep = a.take<float>(tile);
+  }
+};
+
+inline int64_t forward_worker_bytes(const ForwardSizes& sizes) {
+  Arena counting;
+  ForwardScratch scratch(counting, sizes);
+  return multiple_of(256, counting.used());
+}
+
+}  // namespace tilewise::cpu
+#endif  // TILEWISE_CPU_FORWARD_H_

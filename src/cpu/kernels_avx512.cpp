@@ -1,0 +1,25 @@
+#include "cpu/units.h"
+
+#include "hwy/detect_targets.h"
+#undef HWY_TARGET
+#define HWY_TARGET HWY_AVX3
+#include "cpu/unit-inl.h"
+
+#include "cpu/table.h"
+
+#define CPU_KERNEL_avx512(...) TILEWISE_CPU_ROWS(__VA_ARGS__)
+#define CPU_KERNEL_avx2(...)
+#define CPU_KERNEL_neon(...)
+#define CPU_KERNEL_scalar(...)
+#define CPU_KERNEL(isa, ...) CPU_KERNEL_##isa(isa, __VA_ARGS__)
+
+namespace tilewise::cpu {
+
+std::span<const Kernel> avx512_kernels() {
+  static constexpr Kernel kRows[] = {
+#include "cpu/kernels.def"
+  };
+  return kRows;
+}
+
+}  // namespace tilewise::cpu

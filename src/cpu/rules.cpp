@@ -1,0 +1,139 @@
+#include "cpu/rules.h"
+
+#include <algorithm>
+
+#include "core/cost.h"
+#include "cpu/backward.h"
+#include "cpu/forward.h"
+#include "cpu/standard.h"
+
+namespace tilewise::cpu {
+namespace {
+
+struct IsaName {
+  Target target;
+  uint64_t bit;
+  const char* name;
+};
+constexpr IsaName kIsas[] = {
+    // as `refuses` says it
+    {Target::scalar, TILEWISE_ISA_SCALAR, "any CPU"},
+    {Target::avx2, TILEWISE_ISA_AVX2, "AVX2 with FMA and F16C"},
+    {Target::avx512, TILEWISE_ISA_AVX512, "AVX-512 (F BW CD DQ VL)"},
+    {Target::neon, TILEWISE_ISA_NEON, "NEON"},
+};
+
+const IsaName& isa_of(Target target) {
+  for (const IsaName& isa : kIsas)
+    if (isa.target == target) return isa;
+  return kIsas[0];
+}
+
+BackwardSizes backward_sizes(const Problem& p, const Schedule& s) {
+  return BackwardSizes(p.batch, p.heads_q, p.heads_kv, p.seqlen_q, p.seqlen_kv, p.packed_q ? p.total_q : 0,
+                       p.head_dim, p.head_dim_v, (p.wants & TILEWISE_WANT_DSINKS) != 0, s);
+}
+
+ForwardSizes forward_sizes(const Problem& p, const Schedule& s) {
+  return ForwardSizes(p.batch, p.heads_q, p.heads_kv, p.seqlen_q, p.head_dim, p.head_dim_v, s);
+}
+
+// Workers that find a task; more would only own scratch.
+int64_t tasks_of(const Kernel& kernel, const Problem& p, const Schedule& s) {
+  if (kernel.op == Op::backward)
+    return std::max(p.batch * p.heads_kv * s.num_splits, p.batch * p.heads_q * int64_t{s.num_splits > 1});
+  if (kernel.standard) return p.batch * p.heads_q;
+  return p.batch * p.heads_kv * forward_sizes(p, s).tasks_per_head;
+}
+
+// fp32 FMA rate of one core as a share of the device's best instruction set.
+double relative_rate(Target target, uint64_t isa) {
+  switch (target) {
+    case Target::scalar:
+      return (isa & TILEWISE_ISA_AVX512) ? 1.0 / 24 : ((isa & TILEWISE_ISA_AVX2) ? 1.0 / 12 : 1.0 / 6);
+    case Target::avx2:
+      return (isa & TILEWISE_ISA_AVX512) ? 0.55 : 1.0;
+    default:
+      return 1.0;
+  }
+}
+
+// Share of that rate that the products reach, by measurement (docs/performance/cpu.md).
+constexpr double kFusedEfficiency = 0.85;
+constexpr double kStandardEfficiency = 0.80;
+
+}  // namespace
+
+std::string refuses(const Kernel& kernel, const Problem& problem, const DeviceInfo& device) {
+  if (device.kind != TILEWISE_CPU) return "runs on a CPU; the device is not one";
+  const IsaName& isa = isa_of(kernel.target);
+  if ((device.isa & isa.bit) == 0) return std::string("needs ") + isa.name + ", which this CPU does not have";
+  const auto wrong = [&](const char* tensor, int32_t dtype) {
+    return std::string("stores k and v as ") + name_of(kernel.dtype) + "; " + tensor + " is " +
+           name_of(static_cast<DType>(dtype));
+  };
+  if (problem.dtype_k != static_cast<int32_t>(kernel.dtype)) return wrong("k", problem.dtype_k);
+  if (problem.dtype_v != static_cast<int32_t>(kernel.dtype)) return wrong("v", problem.dtype_v);
+  const int64_t dim = std::max(problem.head_dim, problem.head_dim_v);
+  if (dim > kMaxHeadDim)
+    return "takes head_dim and head_dim_v up to " + std::to_string(kMaxHeadDim) + "; the larger is " +
+           std::to_string(dim);
+  const int64_t rows = std::max(problem.seqlen_q, problem.seqlen_kv);
+  if (rows > INT32_MAX - 4096)
+    return "takes sequences below 2^31 - 4096 rows; the longest has " + std::to_string(rows);
+  return {};
+}
+
+Schedule schedule(const Kernel& kernel, const Problem& problem, const DeviceInfo& device, int threads) {
+  Schedule s;
+  s.threads = std::max(threads, 1);
+  s.tile_m = kernel.tile_m;
+  s.tile_n = kernel.tile_n;
+  if (kernel.op == Op::backward && !kernel.standard && !problem.batch_invariant)
+    s.num_splits =
+        backward_splits(problem.batch, problem.heads_kv, problem.seqlen_kv, std::max(device.cores, 1));
+  s.threads = static_cast<int>(std::clamp<int64_t>(tasks_of(kernel, problem, s), 1, s.threads));
+  return s;
+}
+
+int64_t scratch_bytes(const Kernel& kernel, const Problem& p, const Schedule& schedule) {
+  if (kernel.op == Op::backward) return backward_scratch_bytes(backward_sizes(p, schedule));
+  if (kernel.standard) {
+    const StandardSizes sizes(p.seqlen_q, p.seqlen_kv, p.head_dim, p.head_dim_v, schedule);
+    return standard_worker_bytes(sizes) * schedule.threads;
+  }
+  return forward_worker_bytes(forward_sizes(p, schedule)) * schedule.threads;
+}
+
+Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo& device,
+                  const Schedule& schedule) {
+  const double cores = std::max(1, std::min(schedule.threads, std::max(device.cores, 1)));
+  const double rate =
+      std::max(device.core_gflops, 1.0) * 1e9 * relative_rate(kernel.target, device.isa) * cores;
+  const double bandwidth = std::max(device.memory_gbps, 1.0) * 1e9;
+  Estimate e;
+  e.bytes = ideal_bytes(problem);
+  double work = operations(problem) / kFusedEfficiency;
+  if (kernel.standard) {
+    // Every pair is computed, hidden or not, and the score matrices go to memory and back where they leave
+    // the cache.
+    Problem full = problem;
+    full.causal = 0;
+    full.window_left = full.window_right = -1;
+    work = operations(full) / kStandardEfficiency;
+    const double heads = std::max(1.0, full_sequences(problem) * static_cast<double>(problem.heads_q));
+    const double one_head = score_matrix_bytes(problem) / heads;
+    if (one_head * cores > static_cast<double>(device.l2_bytes) * cores)
+      e.bytes += 2.0 * score_matrix_bytes(problem);
+  } else {
+    // Half of a tile on the diagonal is computed for nothing; a tile's rows are padded to tile_m lanes.
+    const double rows = static_cast<double>(std::max<int64_t>(problem.seqlen_q, 1));
+    const double padded = static_cast<double>(multiple_of(schedule.tile_m, problem.seqlen_q));
+    work *= std::max(padded / rows, 1.0);
+  }
+  constexpr double kCallSeconds = 2e-6;
+  e.seconds = kCallSeconds + std::max(work / rate, e.bytes / bandwidth);
+  return e;
+}
+
+}  // namespace tilewise::cpu

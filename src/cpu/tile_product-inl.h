@@ -1,0 +1,126 @@
+// The product that every CPU kernel is made of: C[m][lane] (+)= sum_k A(m, k) * B[k][lane].
+//
+// A is read element by element and broadcast, straight from the rows of the caller's tensor or of a tile; B
+// and C are rows of whole vectors. Forward and backward are this one product: S^T = K Q^T, O^T += V^T P^T,
+// dP^T = V dO^T, dQ^T += K^T dS^T with queries in the lanes, dV += P^T dO and dK += dS^T Q with the head dim
+// in the lanes. Nothing is ever transposed but the packs of q and dO.
+//
+// Register tile: kPanelRows x kPanelVectors accumulators stay in registers over all of k. A panel of B (k
+// rows of kPanelVectors vectors) is small enough for L1 and is met again by every row tile. Included once per
+// instruction set, inside HWY_BEFORE_NAMESPACE.
+
+namespace tilewise::cpu {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using D = hn::ScalableTag<float>;
+using V = hn::Vec<D>;
+constexpr int kLanes = HWY_LANES(float);  // fixed-width instruction sets only
+
+// Accumulators that fit: 32 registers hold 24 + 4 + 1, 16 hold 12 + 2 + 1. `kTallRows` is for one vector,
+// where only rows can hide the latency of the multiply-add.
+#if HWY_TARGET == HWY_SCALAR
+constexpr int kPanelVectors = 4, kPanelRows = 2, kTallRows = 4;
+#elif HWY_ARCH_X86 && !HWY_CAP_GE512
+constexpr int kPanelVectors = 2, kPanelRows = 6, kTallRows = 12;
+#else
+constexpr int kPanelVectors = 4, kPanelRows = 6, kTallRows = 16;
+#endif
+
+enum class Out { kStore, kStoreMax, kAccumulate };  // kStoreMax: also the maximum over m, per lane
+
+// acc += a * b. g++ 12 prefers the form that overwrites `a`, and copies `a` for every further use: up to one
+// move a product. Naming the form takes all of them out.
+HWY_INLINE void MulAddTo(V& acc, V a, V b) {
+#if HWY_ARCH_X86 && defined(__GNUC__) && !defined(__clang__) && HWY_TARGET != HWY_SCALAR
+  __asm__("vfmadd231ps %2, %1, %0" : "+v"(acc.raw) : "v"(a.raw), "v"(b.raw));
+#else
+  acc = hn::MulAdd(a, b, acc);
+#endif
+}
+
+// A(m, k) = a[m * as + k] where kUnitK, else a[m + k * as].
+template <int kRows, int kVectors, bool kUnitK, Out kOut>
+HWY_INLINE void TileProduct(const float* HWY_RESTRICT a, int64_t as, const float* HWY_RESTRICT b, int64_t bs,
+                            int nk, float* HWY_RESTRICT c, int64_t cs, V* HWY_RESTRICT top) {
+  const D d;
+  V acc[kRows][kVectors];
+#if defined(__GNUC__)
+  __asm__("" : "+r"(b));  // else g++ keeps the first rows of B in registers from tile to tile, and spills
+#endif
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v)
+      acc[r][v] = kOut == Out::kAccumulate ? hn::Load(d, c + r * cs + v * kLanes) : hn::Zero(d);
+  }
+#pragma GCC unroll 4
+  for (int k = 0; k < nk; ++k) {
+    V row[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) row[v] = hn::Load(d, b + v * kLanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const V element = hn::Set(d, kUnitK ? a[r * as] : a[r]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) MulAddTo(acc[r][v], element, row[v]);
+    }
+    a += kUnitK ? 1 : as;
+    b += bs;
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      hn::Store(acc[r][v], d, c + r * cs + v * kLanes);
+      if constexpr (kOut == Out::kStoreMax) top[v] = hn::Max(top[v], acc[r][v]);
+    }
+  }
+}
+
+// All m rows of one panel; the rows that no full tile holds go through tiles of 4, 2 and 1 rows.
+template <int kVectors, bool kUnitK, Out kOut>
+HWY_NOINLINE void Panel(int m, int nk, const float* a, int64_t as, const float* b, int64_t bs, float* c,
+                        int64_t cs, float* top) {
+  const D d;
+  constexpr int kRows = kVectors == 1 ? kTallRows : kVectors == kPanelVectors ? kPanelRows : 8;
+  const int64_t next = kUnitK ? as : 1;
+  V maximum[kVectors];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) maximum[v] = hn::Set(d, kNegativeInfinity);
+  int i = 0;
+  for (; i + kRows <= m; i += kRows)
+    TileProduct<kRows, kVectors, kUnitK, kOut>(a + i * next, as, b, bs, nk, c + i * cs, cs, maximum);
+  if constexpr (kRows > 4) {
+    for (; i + 4 <= m; i += 4)
+      TileProduct<4, kVectors, kUnitK, kOut>(a + i * next, as, b, bs, nk, c + i * cs, cs, maximum);
+  }
+  if constexpr (kRows > 2) {
+    for (; i + 2 <= m; i += 2)
+      TileProduct<2, kVectors, kUnitK, kOut>(a + i * next, as, b, bs, nk, c + i * cs, cs, maximum);
+  }
+  for (; i < m; ++i)
+    TileProduct<1, kVectors, kUnitK, kOut>(a + i * next, as, b, bs, nk, c + i * cs, cs, maximum);
+  if constexpr (kOut == Out::kStoreMax) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) hn::Store(maximum[v], d, top + v * kLanes);
+  }
+}
+
+// C of `width` lanes, a multiple of kLanes. B, C and top are aligned to a vector, bs and cs multiples of
+// kLanes.
+template <bool kUnitK, Out kOut>
+HWY_INLINE void Panels(int m, int nk, const float* a, int64_t as, const float* b, int64_t bs, float* c,
+                       int64_t cs, int width, float* top = nullptr) {
+  int x = 0;
+  for (; x + kPanelVectors * kLanes <= width; x += kPanelVectors * kLanes)
+    Panel<kPanelVectors, kUnitK, kOut>(m, nk, a, as, b + x, bs, c + x, cs, top + x);
+  if constexpr (kPanelVectors > 2) {
+    for (; x + 2 * kLanes <= width; x += 2 * kLanes)
+      Panel<2, kUnitK, kOut>(m, nk, a, as, b + x, bs, c + x, cs, top + x);
+  }
+  for (; x < width; x += kLanes) Panel<1, kUnitK, kOut>(m, nk, a, as, b + x, bs, c + x, cs, top + x);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tilewise::cpu
