@@ -35,16 +35,13 @@ struct Magnitude {
 // The allowance is 8 rounding units of A; a score deserves two of its terms: one for the fp32 sum, one for
 // what is added to it (docs/decisions/tolerance-of-large-scores.md).
 constexpr double kScoreUnits = 0.25;
-// fp32 weights below 2^-126 may be flushed to 0, so that no denormal slows a kernel: 8 * 2^-24 * 2^-105.
-constexpr double kFlushed = 0x1p-105;
-
 // x is proportional to exp(score - lse): a change of the score changes it by as large a share.
 template <typename Real>
 Real through_score(Real x, Real, double) {
   return x;
 }
 inline Magnitude through_score(Magnitude x, Magnitude score, double lse) {
-  return {x.value, x.terms + kScoreUnits * std::fabs(x.value) * (score.terms + std::fabs(lse)) + kFlushed};
+  return {x.value, x.terms + kScoreUnits * std::fabs(x.value) * (score.terms + std::fabs(lse))};
 }
 
 // top + log(sum of weights): moves with the scores one to one, by their weights.
