@@ -79,9 +79,9 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", std::string("tilewise ") + tilewise_version());
   app.require_subcommand(0, 1);
   add_attend(app, &status);
-  add_plan(app, &status);
   add_bench(app, &status);
   add_verify(app, &status);
+  add_plan(app, &status);
   add_tune(app, &status);
   add_info(app, &status);
   std::vector<std::string> words = spelled_out(argc, argv);
