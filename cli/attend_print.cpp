@@ -93,9 +93,9 @@ void print_direction(const char* name, const Json& run) {
   for (const Json& o : v["outputs"])
     if (o["share_of_allowance"].get<double>() > 1 || !v["passed"].get<bool>())
       std::printf("  worst: %s\n", o["worst"].get<std::string>().c_str());
-  for (const Json& name : v["not_checked"])
+  for (const Json& left : v["not_checked"])
     std::printf("  %s takes all rows and was not checked; --verify=all does\n",
-                name.get<std::string>().c_str());
+                left.get<std::string>().c_str());
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <set>
 #include <thread>
 
+#include "reference/elements.h"
+
 namespace tilewise::cli {
 namespace {
 

@@ -100,10 +100,10 @@ int run_info(bool json, bool kernels) {
 
 void add_info(CLI::App& parent, int* exit_status) {
   CLI::App* app = parent.add_subcommand("info", "Print version, build, machine and kernels");
-  app->add_flag("--json", "one JSON object");
-  app->add_flag("--kernels", "list every kernel by name");
-  app->callback(
-      [app, exit_status] { *exit_status = run_info(app->count("--json") > 0, app->count("--kernels") > 0); });
+  auto json = std::make_shared<bool>(false), kernels = std::make_shared<bool>(false);
+  app->add_flag("--json", *json, "one JSON object");
+  app->add_flag("--kernels", *kernels, "list every kernel by name");
+  app->callback([json, kernels, exit_status] { *exit_status = run_info(*json, *kernels); });
 }
 
 }  // namespace tilewise::cli

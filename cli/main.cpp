@@ -8,9 +8,12 @@
 #include <vector>
 
 #include "cli/attend.h"
+#include "cli/bench.h"
 #include "cli/info.h"
 #include "cli/plan.h"
 #include "cli/text.h"
+#include "cli/tune.h"
+#include "cli/verify.h"
 #include "tilewise/c.h"
 
 namespace {
@@ -76,7 +79,10 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", std::string("tilewise ") + tilewise_version());
   app.require_subcommand(0, 1);
   add_attend(app, &status);
+  add_bench(app, &status);
+  add_verify(app, &status);
   add_plan(app, &status);
+  add_tune(app, &status);
   add_info(app, &status);
   std::vector<std::string> words = spelled_out(argc, argv);
   std::reverse(words.begin(), words.end());  // CLI11 takes them from the back

@@ -41,10 +41,17 @@ std::vector<int32_t> pick_rows(const std::vector<std::string>& tokens, size_t wa
   return rows;
 }
 
-std::string escaped_for_script(std::string text) {
-  for (size_t at = 0; (at = text.find("</", at)) != std::string::npos; at += 3) text.insert(at + 1, "\\");
-  for (size_t at = 0; (at = text.find("<!--", at)) != std::string::npos; at += 5) text.insert(at + 1, "\\");
-  return text;
+// "</script>" and "<!--" inside a text must not end or open anything.
+std::string escaped_for_script(const std::string& text) {
+  std::string out;
+  out.reserve(text.size());
+  for (const char c : text) {
+    if (c == '<')
+      out += "\\u003c";
+    else
+      out += c;
+  }
+  return out;
 }
 
 }  // namespace

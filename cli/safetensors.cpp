@@ -200,7 +200,10 @@ const FileType& file_type(DType dtype) {
 
 std::string shape_text(const std::vector<int64_t>& shape) {
   std::string text = "[";
-  for (const int64_t size : shape) text += (text.size() > 1 ? "," : "") + std::to_string(size);
+  for (const int64_t size : shape) {
+    if (text.size() > 1) text += ',';
+    text += std::to_string(size);
+  }
   return text + "]";
 }
 

@@ -119,14 +119,6 @@ std::string printed(const char* format, ...) {
   return text;
 }
 
-std::string bytes_text(double bytes) {
-  if (bytes < 1e3) return printed("%.0f B", bytes);
-  if (bytes < 999.5e3) return short_number(bytes / 1e3) + " kB";
-  if (bytes < 999.5e6) return short_number(bytes / 1e6) + " MB";
-  if (bytes < 999.5e9) return short_number(bytes / 1e9) + " GB";
-  return short_number(bytes / 1e12) + " TB";
-}
-
 std::string milliseconds_text(double ms) {
   if (ms < 0.9995) return short_number(ms * 1e3) + " us";
   if (ms < 999.5) return short_number(ms) + " ms";

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/text.h"
 #include "tilewise/tensor.h"
 
 namespace tilewise::cli {
@@ -27,8 +28,8 @@ Expected<int64_t> parse_integer(const std::string& option, const std::string& te
 Expected<double> parse_number(const std::string& option, const std::string& text);  // finite
 Expected<std::pair<int64_t, int64_t>> parse_window(const std::string& option, const std::string& text);
 
+using tilewise::bytes_text;  // "6.1 GiB"
 std::string printed(const char* format, ...) __attribute__((format(printf, 1, 2)));
-std::string bytes_text(double bytes);             // "6.1 GB", "12.6 MB", "512 B"
 std::string milliseconds_text(double ms);         // "1.234 ms", "2.50 s"
 std::string flops_text(double flops_per_second);  // "152.3 GFLOP/s"
 

@@ -14,7 +14,8 @@ namespace {
 std::string dtypes_text(const tilewise_problem& p) {
   auto name = [](int32_t dtype) { return name_of(static_cast<DType>(dtype)); };
   std::string text = name(p.dtype_q);
-  if (p.dtype_k != p.dtype_q || p.dtype_v != p.dtype_q) text += cat("/", name(p.dtype_k), "/", name(p.dtype_v));
+  if (p.dtype_k != p.dtype_q || p.dtype_v != p.dtype_q)
+    text += cat("/", name(p.dtype_k), "/", name(p.dtype_v));
   if (p.dtype_o != p.dtype_q) text += cat(" o ", name(p.dtype_o));
   return text;
 }

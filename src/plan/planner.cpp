@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "core/text.h"
 #include "core/validate.h"
@@ -57,7 +58,12 @@ void fit_workspace(Candidate& c, const PlanRequest& r) {
   const int64_t limit = r.max_workspace_bytes;
   for (;; threads /= 2) {
     c.schedule = k.schedule(k, problem, device, threads);
-    c.workspace_bytes = TILEWISE_CONTROL_BYTES + k.scratch_bytes(k, problem, c.schedule);
+    const int64_t scratch = k.scratch_bytes(k, problem, c.schedule);
+    if (scratch < 0 || scratch > INT64_MAX / 2) {
+      c.refusal = "its workspace would have more than 2^62 bytes";
+      return;
+    }
+    c.workspace_bytes = TILEWISE_CONTROL_BYTES + scratch;
     if (limit < 0 || c.workspace_bytes <= limit) break;
     if (threads == 1) {
       c.refusal = cat("needs ", bytes_text(static_cast<double>(c.workspace_bytes)), " (", c.workspace_bytes,
@@ -72,6 +78,7 @@ void fit_workspace(Candidate& c, const PlanRequest& r) {
     return;
   }
   c.estimate = k.estimate(k, problem, device, c.schedule);
+  if (!(c.estimate.seconds >= 0)) c.estimate.seconds = std::numeric_limits<double>::max();  // NaN has no rank
 }
 
 bool same_direction(const Kernel& kernel, const tilewise_problem& p) {

@@ -52,8 +52,7 @@ Status check_names(const Registry& registry, std::string_view list) {
   for (std::string_view name : split_names(list)) {
     if (registry.find(name) >= 0) continue;
     std::string known;
-    for (const Kernel* kernel : registry.rows())
-      append_listed(known, kernel->name);
+    for (const Kernel* kernel : registry.rows()) append_listed(known, kernel->name);
     return {Code::invalid,
             cat("kernel \"", name, "\" is not in this library; known: ", known.empty() ? "none" : known)};
   }

@@ -9,7 +9,12 @@ namespace {
 
 class Line {
  public:
-  void add(const std::string& key, const std::string& value) { text_ += " " + key + "=" + value; }
+  void add(const std::string& key, const std::string& value) {
+    if (!text_.empty()) text_ += ' ';
+    text_ += key;
+    text_ += '=';
+    text_ += value;
+  }
   void add(const std::string& key, int64_t value) { add(key, std::to_string(value)); }
   const std::string& text() const { return text_; }
 
@@ -19,7 +24,10 @@ class Line {
 
 std::string join(const std::vector<int64_t>& numbers) {
   std::string text;
-  for (const int64_t n : numbers) text += (text.empty() ? "" : ",") + std::to_string(n);
+  for (const int64_t n : numbers) {
+    if (!text.empty()) text += ',';
+    text += std::to_string(n);
+  }
   return text;
 }
 
@@ -151,7 +159,7 @@ std::string random_case(uint64_t seed, int scale) {
                pick(random, {"bhsd", "sliced", "qkv", "seqfirst", "offset1"}));
     }
   }
-  return line.text().substr(1);
+  return line.text();
 }
 
 }  // namespace tilewise

@@ -1,0 +1,237 @@
+"""The speed list of the CPU path; run it as scripts/bench_cpu.sh, which says how."""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TILEWISE = ROOT / "build/bin/tilewise"
+OVERHEAD = ROOT / "build/bin/tilewise_overhead"
+PYTORCH = ROOT / "build/rivals/pytorch"
+
+
+class Bench:
+    """Runs commands until the time is up, and keeps every row."""
+
+    def __init__(self, folder, minutes):
+        self.end = time.monotonic() + 60 * minutes
+        self.rows = open(folder / "rows.jsonl", "w", encoding="utf-8")
+        self.absent = {}
+
+    def left(self):
+        return self.end - time.monotonic()
+
+    def run(self, command):
+        """The rows of a command; [] where there is no time left for it."""
+        if self.left() < 1:
+            return []
+        try:
+            done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=self.left() + 5,
+                                  check=False)
+        except subprocess.TimeoutExpired as late:
+            done = subprocess.CompletedProcess(command, 0, (late.stdout or b"").decode(), "")
+        if done.returncode not in (0, 1):
+            print(f"{' '.join(str(c) for c in command)}: {done.stderr.strip()}", file=sys.stderr)
+        rows = []
+        for line in done.stdout.splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue  # cut by the time limit
+            rows.append(row)
+            print(line, file=self.rows, flush=True)
+            if row["not_run"]:
+                self.absent[row["rival"]] = row["not_run"]
+        return rows
+
+    def tilewise(self, *options):
+        return self.run([TILEWISE, "bench", "--json", *options])
+
+    def pytorch(self, *options):
+        if not PYTORCH.exists():
+            self.absent["pytorch"] = "scripts/rivals.sh pytorch gets it"
+            return []
+        return self.run([PYTORCH, ROOT / "bench/torch_rival.py", *options])
+
+
+class Report:
+    def __init__(self, out):
+        self.out, self.lines, self.missed, self.passed = out, [], 0, 0
+        print(f"{'point':58} {'measured':>16} {'target':>10}  {'three-step':>10} {'ggml':>7} {'pytorch':>7}  verdict")
+
+    def line(self, point, measured, target, good, ratios=None, kernel=None):
+        """good: True, False, or None for a figure without a target or a point that was not run."""
+        verdict = {True: "pass", False: "MISS", None: "" if measured != "not run" else "not run"}[good]
+        self.passed += good is True
+        self.missed += good is False
+        cells = [f"{(ratios or {}).get(r, 0):.2f}x" if (ratios or {}).get(r) else "-"
+                 for r in ("three-step", "ggml", "pytorch")]
+        print(f"{point:58} {measured:>16} {target:>10}  {cells[0]:>10} {cells[1]:>7} {cells[2]:>7}  {verdict}",
+              flush=True)
+        self.lines.append({"point": point, "measured": measured, "target": target, "ratios": ratios or {},
+                           "kernel": kernel, "pass": good})
+
+
+def name_of(row):
+    mask = "causal" if row["causal"] else "full"
+    return (f"{row['direction']} {row['dtype']} d{row['head_dim']} S={row['seqlen_q']} {mask} "
+            f"{row['threads']} thread{'s' if row['threads'] > 1 else ''}")
+
+
+def key_of(row):
+    return tuple(row[k] for k in ("direction", "dtype", "head_dim", "seqlen_q", "causal", "threads"))
+
+
+def ratios_of(rows):
+    """rival name -> its time over ours, for the rows of one point."""
+    ours = [r for r in rows if r["rival"] is None and r["ms_median"]]
+    if not ours:
+        return {}
+    return {r["rival"]: r["ms_median"] / ours[0]["ms_median"] for r in rows if r["rival"] and r["ms_median"]}
+
+
+def by_point(rows):
+    points = {}
+    for row in rows:
+        points.setdefault(key_of(row), []).append(row)
+    return points
+
+
+def share_of_peak(bench, report, o):
+    """85 % full from 1024 forward and 2048 backward, 80 % causal from 2048."""
+    lengths = {"forward": {"false": "1024,2048,4096", "true": "2048,4096"},
+               "backward": {"false": "2048,4096", "true": "2048,4096"}}
+    if o.quick:
+        lengths = {"forward": {"false": "1024,2048", "true": "2048"}, "backward": {"false": "2048", "true": "2048"}}
+    for direction, masks in lengths.items():
+        for causal, seqlen in masks.items():
+            rows = bench.tilewise("--direction", direction, "--causal", causal, "--seqlen", seqlen, "--threads", o.threads)
+            target = 80 if causal == "true" else 85
+            wanted = len(seqlen.split(",")) * len(o.threads.split(","))
+            for row in rows:
+                percent = row["percent_of_peak"]
+                report.line(name_of(row), f"{percent:.1f} % of peak", f">= {target} %", percent >= target,
+                            kernel=row["kernel"])
+            for _ in range(wanted - len(rows)):
+                report.line(f"{direction} causal={causal} S in {seqlen}", "not run", f">= {target} %", None)
+
+
+def other_dims(bench, report, o):
+    """Head dims 32 and 128: figures without a target."""
+    seqlen = "1024" if o.quick else "2048"
+    for direction in ("forward", "backward"):
+        for row in bench.tilewise("--direction", direction, "--head-dim", "32,128", "--seqlen", seqlen, "--threads",
+                                  o.threads.split(",")[-1]):
+            report.line(name_of(row), f"{row['percent_of_peak']:.1f} % of peak", "-", None, kernel=row["kernel"])
+
+
+def avx2(bench, report, o):
+    """AVX2 forced: 75 % of the peak of AVX2's own multiply-adds."""
+    names = [r["kernel"] for r in bench.tilewise("--kernel", "all", "--seqlen", "64", "--repeats", "1", "--warmup", "0")]
+    fused = [n for n in names if "avx2" in n and "standard" not in n]
+    if not fused:
+        report.line("forward f32 AVX2 forced", "not run", ">= 75 %", None)
+        return
+    best = {}
+    for row in bench.tilewise("--kernel", ",".join(fused), "--seqlen", "1024" if o.quick else "1024,2048", "--threads",
+                              o.threads):
+        kept = best.setdefault(key_of(row), row)
+        if row["percent_of_peak"] > kept["percent_of_peak"]:
+            best[key_of(row)] = row
+    for row in best.values():
+        report.line(name_of(row) + " AVX2 forced", f"{row['percent_of_peak']:.1f} % of peak", ">= 75 %",
+                    row["percent_of_peak"] >= 75, kernel=row["kernel"])
+
+
+def storage(bench, report, o):
+    """bf16 and f16 at least 0.95 of f32, each as a share of the peak that was timed beside it."""
+    for direction in ("forward", "backward"):
+        rows = bench.tilewise("--direction", direction, "--dtype", "f32,bf16,f16", "--seqlen", "1024" if o.quick else "2048",
+                              "--threads", o.threads.split(",")[-1])
+        wide = next((r["percent_of_peak"] for r in rows if r["dtype"] == "f32"), None)
+        for row in rows:
+            if row["dtype"] != "f32" and wide:
+                ratio = row["percent_of_peak"] / wide
+                report.line(name_of(row) + " against f32", f"{ratio:.2f}x", ">= 0.95x", ratio >= 0.95,
+                            kernel=row["kernel"])
+
+
+def rivals(bench, report, o):
+    """Ahead of every rival from 128 to 8192; never below 0.97 of the best of them at any length from 1."""
+    small, large = "1,4,16,64", "128,256,512,1024,2048,4096,8192"
+    threads = o.threads
+    if o.quick:
+        small, large, threads = "1,16,64", "128,1024", o.threads.split(",")[-1]
+    for lengths, target in ((small, 0.97), (large, 1.0)):
+        for direction in ("forward", "backward"):
+            for causal in ("false", "true"):
+                for thread in threads.split(","):
+                    compare(bench, report, direction, causal, lengths, thread, target)
+
+
+def compare(bench, report, direction, causal, lengths, threads, target):
+    rows = bench.tilewise("--rivals", "--direction", direction, "--causal", causal, "--seqlen", lengths, "--threads",
+                          threads)
+    torch = bench.pytorch("--direction", direction, "--seqlen", lengths, "--threads", threads,
+                          *(["--causal"] if causal == "true" else []))
+    torch = {key: ratios_of(group) for key, group in by_point(torch).items()}
+    done = set()
+    for key, group in by_point(rows).items():
+        ratios = {**ratios_of(group), **torch.get(key, {})}
+        ours = next(r for r in group if r["rival"] is None)
+        done.add(str(ours["seqlen_q"]))
+        good = min(ratios.values()) >= target if ratios else None
+        report.line(name_of(ours) + " against rivals", f"{ours['percent_of_peak']:.1f} % of peak", f">= {target:g}x", good,
+                    ratios, ours["kernel"])
+    for length in lengths.split(","):
+        if length not in done:
+            report.line(f"{direction} f32 d64 S={length} {'causal' if causal == 'true' else 'full'} against rivals",
+                        "not run", f">= {target:g}x", None)
+
+
+def overhead(bench, report):
+    """A planned call costs at most 2 us beyond its kernel; a plan at most 50 us."""
+    if not OVERHEAD.exists():
+        report.line("planned call beyond its kernel", "not run", "<= 2 us", None)
+        return
+    done = subprocess.run([OVERHEAD, "--benchmark_format=json"], capture_output=True, text=True, check=False,
+                          timeout=max(10, bench.left()))
+    for entry in json.loads(done.stdout)["benchmarks"]:
+        microseconds = entry["real_time"] * {"ns": 1e-3, "us": 1, "ms": 1e3}[entry["time_unit"]]
+        what, limit = {"call": ("planned call beyond its kernel", 2), "one_call": ("one call beyond its kernel", None),
+                       "plan": ("plan", 50)}[entry["name"].split("/")[0]]
+        report.line(f"{what}, {entry['name'].split('/')[1]}", f"{microseconds:.2f} us", f"<= {limit} us" if limit else "-",
+                    microseconds <= limit if limit else None)
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="scripts/bench_cpu.sh", description=__doc__)
+    parser.add_argument("folder", type=Path, help="where rows.jsonl and list.json go")
+    parser.add_argument("--quick", action="store_true", help="fewer lengths, 2 minutes")
+    parser.add_argument("--minutes", type=float, help="time limit (default 15, quick 2)")
+    parser.add_argument("--threads", default="1,2", help="thread counts")
+    o = parser.parse_args()
+    if not TILEWISE.exists():
+        sys.exit(f"{TILEWISE} is not there: scripts/build.sh makes it")
+    o.folder.mkdir(parents=True, exist_ok=True)
+    bench = Bench(o.folder, o.minutes or (1.9 if o.quick else 14.5))
+    report = Report(o.folder)
+    share_of_peak(bench, report, o)
+    overhead(bench, report)
+    storage(bench, report, o)
+    avx2(bench, report, o)
+    rivals(bench, report, o)
+    other_dims(bench, report, o)
+    for rival, why in bench.absent.items():
+        print(f"not run: {rival}: {why}")
+    print(f"{report.passed} passed, {report.missed} missed; a rival's figure is its time over ours")
+    with open(o.folder / "list.json", "w", encoding="utf-8") as file:
+        json.dump({"schema": 1, "points": report.lines, "not_run": bench.absent}, file, indent=1)
+    return 1 if report.missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

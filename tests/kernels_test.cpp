@@ -1,0 +1,150 @@
+// Every kernel of the table on every case that it does not refuse, through the public API, against the
+// oracle. The oracle's answer is computed once a case and shared by all kernels.
+
+#include <gtest/gtest.h>
+
+#include "core/text.h"
+#include "tests/support/kernel_run.h"
+
+namespace tilewise {
+namespace {
+
+using namespace testing_support;
+
+struct Subject {
+  const Case* source;
+  DType dtype;
+};
+
+std::vector<Subject> subjects() {
+  std::vector<Subject> all;
+  for (const Case& c : file_cases()) {
+    for (const DType dtype : c.dtypes) all.push_back({&c, dtype});
+  }
+  return all;
+}
+
+// Three runs of one kernel: two poisons, three thread counts, unseen keys NaN and then finite. The first is
+// compared with the oracle; no bit may differ in the others.
+void check_kernel(const Kernel& kernel, CaseData& data, CaseData& unpoisoned, Direction direction,
+                  const Expectation& expectation, int* ran) {
+  SCOPED_TRACE(kernel.name);
+  LoggedContext& logged = shared_context();
+  const RunResult first = run_kernel(logged, kernel.name, data, direction, {2, Poison::nan});
+  ASSERT_EQ(first.failure, "");
+  if (!first.ran) return;
+  ++*ran;
+  const Comparison worst = compare_outputs(data, direction, expectation);
+  EXPECT_TRUE(worst.passed()) << worst.text;
+  EXPECT_EQ(data.damage(direction, expectation), "");
+  EXPECT_EQ(missed_answer(data, direction, expectation), "");
+  if (kernel.target == Target::reference) return;
+
+  const std::vector<std::byte> bits = output_bits(data, direction, expectation);
+  ASSERT_EQ(run_kernel(logged, kernel.name, data, direction, {1, Poison::large}).failure, "");
+  EXPECT_EQ(first_difference(data, direction, expectation, bits), "")
+      << "1 thread and scratch of 3e38 instead of 2 threads and NaN";
+  ASSERT_EQ(run_kernel(logged, kernel.name, unpoisoned, direction, {3, Poison::nan}).failure, "");
+  EXPECT_EQ(first_difference(unpoisoned, direction, expectation, bits), "")
+      << "3 threads and finite values where nobody may look, instead of 2 threads and NaN there";
+}
+
+void check_case(const Case& c, DType dtype, uint64_t seed) {
+  SCOPED_TRACE(cat(c.text, " dtype=", name_of(dtype), " seed ", seed));
+  CaseData data(c, dtype, seed);
+  Case finite = c;
+  finite.poison_unseen = false;
+  CaseData unpoisoned(finite, dtype, seed);
+  Expectation expectation = expect_forward(data.params(Direction::forward));
+  int ran = 0;
+  if (c.forward) {
+    for (const Kernel* kernel : kernels_of(Direction::forward)) {
+      check_kernel(*kernel, data, unpoisoned, Direction::forward, expectation, &ran);
+    }
+    EXPECT_GT(ran, 0) << "no kernel took the forward";
+  }
+  if (!c.backward) return;
+  data.set_forward_result(expectation);
+  unpoisoned.set_forward_result(expectation);
+  data.poison_outputs(Direction::backward, Poison::nan);
+  expectation = expect_backward(data.params(Direction::backward));
+  ran = 0;
+  for (const Kernel* kernel : kernels_of(Direction::backward)) {
+    check_kernel(*kernel, data, unpoisoned, Direction::backward, expectation, &ran);
+  }
+  EXPECT_GT(ran, 0) << "no kernel took the backward";
+}
+
+class Kernels : public testing::TestWithParam<Subject> {};
+
+TEST_P(Kernels, AgreeWithTheOracle) { check_case(*GetParam().source, GetParam().dtype, run_seed()); }
+
+INSTANTIATE_TEST_SUITE_P(Cases, Kernels, testing::ValuesIn(subjects()), [](const auto& subject) {
+  return cat(subject.param.source->name, "_", name_of(subject.param.dtype));
+});
+
+// Random problems, fresh ones in each run.
+class RandomKernels : public testing::TestWithParam<int> {};
+
+TEST_P(RandomKernels, AgreeWithTheOracle) {
+  const uint64_t seed = run_seed() * 1000 + static_cast<uint64_t>(GetParam());
+  const auto c = parse_case(random_case(seed));
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16};
+  check_case(*c, kDTypes[seed % 3], seed);
+}
+
+INSTANTIATE_TEST_SUITE_P(Properties, RandomKernels, testing::Range(0, 60));
+
+// No kernel may refuse everything: each one whose instruction set this machine has runs the plainest problem.
+TEST(EveryKernel, EachOneRunsThePlainProblem) {
+  const auto device = DeviceInfo::query();
+  ASSERT_TRUE(device.ok());
+  const auto available = [&](Target target) {
+    switch (target) {
+      case Target::reference:
+      case Target::scalar:
+        return true;
+      case Target::avx2:
+        return (device->isa & TILEWISE_ISA_AVX2) != 0;
+      case Target::avx512:
+        return (device->isa & TILEWISE_ISA_AVX512) != 0;
+      case Target::neon:
+        return (device->isa & TILEWISE_ISA_NEON) != 0;
+    }
+    return false;
+  };
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    for (const Kernel* kernel : kernels_of(direction)) {
+      if (!available(kernel->target)) continue;
+      const int64_t dim = kernel->head_dim != 0 ? kernel->head_dim : 64;
+      const auto c = parse_case(cat("name=plain heads_q=2 seqlen_q=40 head_dim=", dim));
+      CaseData data(*c, kernel->dtype == DType::none ? DType::f32 : kernel->dtype, 1);
+      data.set_forward_result(expect_forward(data.params(Direction::forward)));
+      const RunResult result = run_kernel(shared_context(), kernel->name, data, direction);
+      EXPECT_TRUE(result.ran) << kernel->name << ": " << result.refusal << result.failure;
+    }
+  }
+}
+
+// Lengths 1 to 2 tiles + 1, each with an equal, a shorter and a longer key side, as one packed problem.
+TEST(EveryKernel, EveryLengthRoundTwoTiles) {
+  constexpr int64_t kLongest = 2 * 64 + 1;
+  for (const char* mask : {"", " causal=bottom-right", " window=9,3"}) {
+    std::string cu_q = "0", cu_kv = "0";
+    int64_t q = 0, kv = 0;
+    for (int64_t n = 1; n <= kLongest; ++n) {
+      q += n;
+      kv += n % 3 == 0 ? n : (n % 3 == 1 ? kLongest + 1 - n : (n + 1) / 2);
+      cu_q += cat(",", q);
+      cu_kv += cat(",", kv);
+    }
+    const auto c =
+        parse_case(cat("name=lengths head_dim=8 cu_seqlens_q=", cu_q, " cu_seqlens_kv=", cu_kv, mask));
+    ASSERT_TRUE(c.ok());
+    check_case(*c, DType::f32, run_seed());
+  }
+}
+
+}  // namespace
+}  // namespace tilewise
