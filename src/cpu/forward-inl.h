@@ -33,11 +33,14 @@ class ForwardRun {
   }
 
  private:
+  static constexpr int kDepth = 128;  // of one pass of S^T = K Q^T: a panel of Q^T stays in L1
+
   // One q block: `width` lanes (whole vectors), which is also the leading dimension of its tiles.
   struct Block {
     Lanes* lanes;
     float *q_t, *o_t, *top, *sum;
     int width;
+    bool packed;
   };
 
   // Rows of one key tile: key j at k + (j - first) * k_stride.
@@ -58,14 +61,14 @@ class ForwardRun {
     for (; count < sizes_.blocks && first + count * m < all; ++count) {
       const int64_t at = first + count * m;
       const int lanes = static_cast<int>(std::min(m, all - at));
-      const Block& block = blocks[count] = {w.lanes + count,
-                                            w.q_t + count * m * p_.head_dim,
-                                            w.o_t + count * m * p_.head_dim_v,
-                                            w.top + count * m,
-                                            w.sum + count * m,
-                                            (lanes + kLanes - 1) / kLanes * kLanes};
+      Block& block = blocks[count] = {w.lanes + count,
+                                      w.q_t + count * m * p_.head_dim,
+                                      w.o_t + count * m * p_.head_dim_v,
+                                      w.top + count * m,
+                                      w.sum + count * m,
+                                      (lanes + kLanes - 1) / kLanes * kLanes,
+                                      false};
       fill_lanes(*block.lanes, p_, s, b, head_kv * group, static_cast<int>(group), at, lanes);
-      pack(w, s, b, block);
       clear(block);
     }
     attend(w, s, b, head_kv, blocks, count, false);
@@ -80,6 +83,15 @@ class ForwardRun {
 
   void pack(const ForwardScratch& w, const Sequence& s, int64_t b, const Block& block) const {
     const Lanes& lanes = *block.lanes;
+    const float factor = general_ ? p_.scale : p_.scale * kLog2E;
+    const int dim = static_cast<int>(p_.head_dim);
+    if (p_.q.dtype == DType::f32 && p_.group() == 1 && lanes.count == block.width &&
+        lanes.bounds.hi_min > 0) {
+      const float* from = static_cast<const float*>(p_.q.data) + b * p_.q.batch_stride +
+                          (s.q_begin + lanes.row[0]) * p_.q.row_stride + lanes.head[0] * p_.q.head_stride;
+      Transpose<false>(from, p_.q.row_stride, block.width, dim, block.q_t, block.width, factor);
+      return;
+    }
     for (int r = 0; r < block.width; ++r) {
       float* row = w.rows + r * sizes_.pitch_qk;
       if (r >= lanes.count || lanes.sees_nothing(r)) {
@@ -91,8 +103,7 @@ class ForwardRun {
                      lanes.head[r] * p_.q.head_stride,
                  p_.head_dim);
     }
-    Transpose(w.rows, sizes_.pitch_qk, block.width, static_cast<int>(p_.head_dim), block.q_t, block.width,
-              general_ ? p_.scale : p_.scale * kLog2E);
+    Transpose<false>(w.rows, sizes_.pitch_qk, block.width, dim, block.q_t, block.width, factor);
   }
 
   void clear(const Block& block) const {
@@ -104,7 +115,7 @@ class ForwardRun {
   }
 
   // All keys of `count` blocks, tile by tile. `exact`: by SeenProduct.
-  void attend(const ForwardScratch& w, const Sequence& s, int64_t b, int64_t head_kv, const Block* blocks,
+  void attend(const ForwardScratch& w, const Sequence& s, int64_t b, int64_t head_kv, Block* blocks,
               int count, bool exact) const {
     int64_t lo = INT64_MAX, hi = 0;
     for (int i = 0; i < count; ++i) {
@@ -114,10 +125,13 @@ class ForwardRun {
     for (int64_t tile = lo / sizes_.tile_n * sizes_.tile_n; tile < hi; tile += sizes_.tile_n) {
       const int64_t j0 = std::max(tile, lo), j1 = std::min(tile + sizes_.tile_n, hi);
       Keys keys;
+      Ahead ahead;
+      ask_for_keys(ahead, s, b, head_kv, j1, std::min(j1 + sizes_.tile_n, hi));
       const int32_t* segments = nullptr;
       SegmentBounds segment_bounds;
       for (int i = 0; i < count; ++i) {
-        const Lanes& lanes = *blocks[i].lanes;
+        Block& block = blocks[i];
+        const Lanes& lanes = *block.lanes;
         const int64_t a0 = std::max(j0, lanes.bounds.lo_min), a1 = std::min(j1, lanes.bounds.hi_max);
         if (a0 >= a1) continue;
         TileClass tile_class = lanes.bounds.classify(a0, a1);
@@ -130,9 +144,45 @@ class ForwardRun {
           if (tile_class == TileClass::skip) continue;
         }
         if (!keys.k) keys = load_keys(w, s, b, head_kv, j0, static_cast<int>(j1 - j0), count > 1);
-        one_tile(w, blocks[i], keys, segments, a0, static_cast<int>(a1 - a0), tile_class, exact);
+        if (!block.packed) {
+          pack(w, s, b, block);
+          block.packed = true;
+          if (i + 1 < count && !blocks[i + 1].packed)
+            ask_for_rows(ahead, p_.q, p_.head_dim, s, b, *blocks[i + 1].lanes);
+        } else if (a1 == lanes.bounds.hi_max) {
+          ask_for_rows(ahead, p_.o, p_.head_dim_v, s, b, lanes);
+        }
+        const int64_t steps = ((a1 - a0) + p_.head_dim_v) / kPanelRows;
+        ahead.spread(steps, (count - i) * steps);
+        one_tile(w, block, keys, segments, a0, static_cast<int>(a1 - a0), tile_class, exact, &ahead);
       }
     }
+  }
+
+  // The next tile of K and V.
+  void ask_for_keys(Ahead& ahead, const Sequence& s, int64_t b, int64_t head_kv, int64_t j0,
+                    int64_t j1) const {
+    if (j0 >= j1) return;
+    const auto ask = [&](int slot, const RowTensor& t, int64_t dim) {
+      const int64_t element = t.dtype == DType::f32 ? 4 : 2;
+      const int64_t at = b * t.batch_stride + head_kv * t.head_stride + (s.kv_begin + j0) * t.row_stride;
+      ahead.set(slot, static_cast<const char*>(t.data) + element * at, element * t.row_stride, element * dim,
+                j1 - j0);
+    };
+    ask(1, p_.k, p_.head_dim);
+    ask(2, p_.v, p_.head_dim_v);
+  }
+
+  // A block's rows of q or o: where the heads of a group stand side by side, they are one longer row.
+  void ask_for_rows(Ahead& ahead, const RowTensor& t, int64_t dim, const Sequence& s, int64_t b,
+                    const Lanes& lanes) const {
+    const int64_t group = p_.group();
+    if (!t.data || (group > 1 && t.head_stride != dim) || lanes.count < group) return;
+    const int64_t element = t.dtype == DType::f32 ? 4 : 2;
+    const int64_t at = b * t.batch_stride + lanes.head[0] / group * group * t.head_stride +
+                       (s.q_begin + lanes.row[0]) * t.row_stride;
+    ahead.set(0, static_cast<const char*>(t.data) + element * at, element * t.row_stride,
+              element * dim * group, lanes.count / group);
   }
 
   Keys load_keys(const ForwardScratch& w, const Sequence& s, int64_t b, int64_t head_kv, int64_t j0, int n,
@@ -163,15 +213,25 @@ class ForwardRun {
 
   // Keys [j0, j0 + n) of one block.
   void one_tile(const ForwardScratch& w, const Block& block, const Keys& keys, const int32_t* segments,
-                int64_t j0, int n, TileClass tile_class, bool exact) const {
+                int64_t j0, int n, TileClass tile_class, bool exact, Ahead* ahead) const {
     const int width = block.width, d = static_cast<int>(p_.head_dim), dv = static_cast<int>(p_.head_dim_v);
     const float* k = keys.k + (j0 - keys.first) * keys.k_stride;
     const float* v = keys.v + (j0 - keys.first) * keys.v_stride;
-    if (tile_class == TileClass::full && !general_) {
-      Panels<true, Out::kStoreMax>(n, d, k, keys.k_stride, block.q_t, width, w.s, width, width, w.tile_top);
+    const bool plain = tile_class == TileClass::full && !general_;
+    if (plain && d <= kDepth) {
+      Panels<true, Out::kStoreMax>(n, d, k, keys.k_stride, block.q_t, width, w.s, width, width, w.tile_top,
+                                   ahead);
     } else {
-      Panels<true, Out::kStore>(n, d, k, keys.k_stride, block.q_t, width, w.s, width, width);
-      mask(w, *block.lanes, width, segments ? segments + (j0 - keys.first) : nullptr, j0, n);
+      for (int c = 0; c < d; c += kDepth) {
+        const int depth = std::min(kDepth, d - c);
+        const float* q_t = block.q_t + static_cast<int64_t>(c) * width;
+        if (c == 0)
+          Panels<true, Out::kStore>(n, depth, k, keys.k_stride, q_t, width, w.s, width, width, nullptr,
+                                    ahead);
+        else
+          Panels<true, Out::kAccumulate>(n, depth, k + c, keys.k_stride, q_t, width, w.s, width, width);
+      }
+      if (!plain) mask(w, *block.lanes, width, segments ? segments + (j0 - keys.first) : nullptr, j0, n);
       ColumnMaxima(w.s, width, n, width, w.tile_top);
     }
     RaiseTop(w.tile_top, block.top, block.sum, block.o_t, width, dv, width);
@@ -186,7 +246,8 @@ class ForwardRun {
     if (exact)
       SeenProduct(dv, n, v, keys.v_stride, w.s, width, block.o_t, width);
     else
-      Panels<false, Out::kAccumulate>(dv, n, v, keys.v_stride, w.s, width, block.o_t, width, width);
+      Panels<false, Out::kAccumulate>(dv, n, v, keys.v_stride, w.s, width, block.o_t, width, width, nullptr,
+                                      ahead);
   }
 
   void mask(const ForwardScratch& w, const Lanes& lanes, int width, const int32_t* segments, int64_t j0,
@@ -207,36 +268,55 @@ class ForwardRun {
   // Divides by the sums, joins the sink, writes O and lse of a block's rows.
   void write(const ForwardScratch& w, const Sequence& s, int64_t b, const Block& block) const {
     const Lanes& lanes = *block.lanes;
-    Transpose(block.o_t, block.width, static_cast<int>(p_.head_dim_v), block.width, w.rows, sizes_.pitch_v,
-              1.0f);
-    for (int r = 0; r < lanes.count; ++r) {
-      const int64_t row = lanes.row[r], head = lanes.head[r];
-      const bool real = row < s.len_q;
-      float top = block.top[r], sum = block.sum[r], factor = 0.0f;
-      // A row whose only scores are NaN has no maximum either, but its sum is NaN.
-      const bool empty = !real || lanes.sees_nothing(r) || (top == kNegativeInfinity && sum == 0.0f);
-      if (empty) {
-        top = kNegativeInfinity;
-        sum = 0.0f;
-      }
-      const float sink = p_.sinks && real ? p_.sinks[head * p_.sinks_stride] * kLog2E : kNegativeInfinity;
-      if (sink != kNegativeInfinity) {
-        const float larger = sink > top ? sink : top;
-        const float scale = empty ? 0.0f : std::exp2(top - larger);
-        sum = sum * scale + std::exp2(sink - larger);
-        factor = scale / sum;
-        top = larger;
-      } else if (!empty) {
-        factor = 1.0f / sum;
-      }
-      if (p_.lse.data) {
-        p_.lse.data[b * p_.lse.batch_stride + head * p_.lse.head_stride +
-                    (s.q_begin + row) * p_.lse.row_stride] =
-            sum == 0.0f ? top : (top + std::log2(sum)) * kLn2;
-      }
-      StoreRow(p_.o, b * p_.o.batch_stride + (s.q_begin + row) * p_.o.row_stride + head * p_.o.head_stride,
-               w.rows + r * sizes_.pitch_v, p_.head_dim_v, factor, empty);
+    const int width = block.width, dim = static_cast<int>(p_.head_dim_v);
+    float* factors = w.tile_top;
+    bool all_see = lanes.count == width;
+    for (int r = 0; r < width; ++r) {
+      factors[r] = r < lanes.count ? finish_row(s, b, lanes, r, block.top[r], block.sum[r]) : 0.0f;
+      all_see = all_see && factors[r] != 0.0f;
     }
+    const auto at = [&](int r) {
+      return b * p_.o.batch_stride + (s.q_begin + lanes.row[r]) * p_.o.row_stride +
+             lanes.head[r] * p_.o.head_stride;
+    };
+    if (all_see && p_.o.dtype == DType::f32 && p_.group() == 1) {
+      ScaleLanes(block.o_t, width, dim, factors);
+      float* to = static_cast<float*>(p_.o.data) + at(0);
+      Transpose<true>(block.o_t, width, dim, width, to, p_.o.row_stride, 1.0f);
+      return;
+    }
+    Transpose<true>(block.o_t, width, dim, width, w.rows, sizes_.pitch_v, 1.0f);
+    for (int r = 0; r < lanes.count; ++r)
+      StoreRow(p_.o, at(r), w.rows + r * sizes_.pitch_v, p_.head_dim_v, factors[r], factors[r] == 0.0f);
+  }
+
+  // Writes a row's lse; returns what its O is to be multiplied by, 0 where it sees nothing.
+  float finish_row(const Sequence& s, int64_t b, const Lanes& lanes, int r, float top, float sum) const {
+    const int64_t row = lanes.row[r], head = lanes.head[r];
+    const bool real = row < s.len_q;
+    // A row whose only scores are NaN has no maximum either, but its sum is NaN.
+    const bool empty = !real || lanes.sees_nothing(r) || (top == kNegativeInfinity && sum == 0.0f);
+    float factor = 0.0f;
+    if (empty) {
+      top = kNegativeInfinity;
+      sum = 0.0f;
+    }
+    const float sink = p_.sinks && real ? p_.sinks[head * p_.sinks_stride] * kLog2E : kNegativeInfinity;
+    if (sink != kNegativeInfinity) {
+      const float larger = sink > top ? sink : top;
+      const float scale = empty ? 0.0f : std::exp2(top - larger);
+      sum = sum * scale + std::exp2(sink - larger);
+      factor = scale / sum;
+      top = larger;
+    } else if (!empty) {
+      factor = 1.0f / sum;
+    }
+    if (p_.lse.data) {
+      p_.lse
+          .data[b * p_.lse.batch_stride + head * p_.lse.head_stride + (s.q_begin + row) * p_.lse.row_stride] =
+          sum == 0.0f ? top : (top + std::log2(sum)) * kLn2;
+    }
+    return factor;
   }
 
   const ForwardParams& p_;

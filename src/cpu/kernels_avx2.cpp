@@ -9,9 +9,9 @@ namespace tilewise::cpu {
 namespace {
 
 constexpr Kernel kKernels[] = {
-    forward_row("forward_avx2_f32_32x128", Target::avx2, DType::f32, 32, 128, HWY_NAMESPACE::Forward),
-    forward_row("forward_avx2_f16_32x128", Target::avx2, DType::f16, 32, 128, HWY_NAMESPACE::Forward),
-    forward_row("forward_avx2_bf16_32x128", Target::avx2, DType::bf16, 32, 128, HWY_NAMESPACE::Forward),
+    forward_row("forward_avx2_f32_32x96", Target::avx2, DType::f32, 32, 96, HWY_NAMESPACE::Forward),
+    forward_row("forward_avx2_f16_32x96", Target::avx2, DType::f16, 32, 96, HWY_NAMESPACE::Forward),
+    forward_row("forward_avx2_bf16_32x96", Target::avx2, DType::bf16, 32, 96, HWY_NAMESPACE::Forward),
 };
 
 }  // namespace

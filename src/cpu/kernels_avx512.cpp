@@ -9,9 +9,9 @@ namespace tilewise::cpu {
 namespace {
 
 constexpr Kernel kKernels[] = {
-    forward_row("forward_avx512_f32_64x128", Target::avx512, DType::f32, 64, 128, HWY_NAMESPACE::Forward),
-    forward_row("forward_avx512_f16_64x128", Target::avx512, DType::f16, 64, 128, HWY_NAMESPACE::Forward),
-    forward_row("forward_avx512_bf16_64x128", Target::avx512, DType::bf16, 64, 128, HWY_NAMESPACE::Forward),
+    forward_row("forward_avx512_f32_64x96", Target::avx512, DType::f32, 64, 96, HWY_NAMESPACE::Forward),
+    forward_row("forward_avx512_f16_64x96", Target::avx512, DType::f16, 64, 96, HWY_NAMESPACE::Forward),
+    forward_row("forward_avx512_bf16_64x96", Target::avx512, DType::bf16, 64, 96, HWY_NAMESPACE::Forward),
 };
 
 }  // namespace

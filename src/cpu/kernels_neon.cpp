@@ -6,9 +6,9 @@ namespace tilewise::cpu {
 namespace {
 
 constexpr Kernel kKernels[] = {
-    forward_row("forward_neon_f32_32x128", Target::neon, DType::f32, 32, 128, HWY_NAMESPACE::Forward),
-    forward_row("forward_neon_f16_32x128", Target::neon, DType::f16, 32, 128, HWY_NAMESPACE::Forward),
-    forward_row("forward_neon_bf16_32x128", Target::neon, DType::bf16, 32, 128, HWY_NAMESPACE::Forward),
+    forward_row("forward_neon_f32_32x96", Target::neon, DType::f32, 32, 96, HWY_NAMESPACE::Forward),
+    forward_row("forward_neon_f16_32x96", Target::neon, DType::f16, 32, 96, HWY_NAMESPACE::Forward),
+    forward_row("forward_neon_bf16_32x96", Target::neon, DType::bf16, 32, 96, HWY_NAMESPACE::Forward),
 };
 
 }  // namespace

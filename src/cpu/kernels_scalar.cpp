@@ -7,9 +7,9 @@ namespace tilewise::cpu {
 namespace {
 
 constexpr Kernel kKernels[] = {
-    forward_row("forward_scalar_f32_16x128", Target::scalar, DType::f32, 16, 128, HWY_NAMESPACE::Forward),
-    forward_row("forward_scalar_f16_16x128", Target::scalar, DType::f16, 16, 128, HWY_NAMESPACE::Forward),
-    forward_row("forward_scalar_bf16_16x128", Target::scalar, DType::bf16, 16, 128, HWY_NAMESPACE::Forward),
+    forward_row("forward_scalar_f32_16x96", Target::scalar, DType::f32, 16, 96, HWY_NAMESPACE::Forward),
+    forward_row("forward_scalar_f16_16x96", Target::scalar, DType::f16, 16, 96, HWY_NAMESPACE::Forward),
+    forward_row("forward_scalar_bf16_16x96", Target::scalar, DType::bf16, 16, 96, HWY_NAMESPACE::Forward),
 };
 
 }  // namespace
