@@ -204,7 +204,8 @@ class BackwardRun {
       const int64_t count = std::min(m, s.rows_q - first);
       // The block's pack of Q has done its work: its rows take dQ.
       float* rows = w.q + first * sizes_.pitch_qk;
-      Transpose(w.dq_t + first * d, m, static_cast<int>(d), static_cast<int>(m), rows, sizes_.pitch_qk, 1.0f);
+      Transpose<true>(w.dq_t + first * d, m, static_cast<int>(d), static_cast<int>(m), rows, sizes_.pitch_qk,
+                      1.0f);
       for (int64_t r = 0; r < count; ++r) {
         float* row = rows + r * sizes_.pitch_qk;
         if (first + r >= s.len_q) std::fill_n(row, d, 0.0f);

@@ -134,8 +134,8 @@ inline void PackQueryBlock(QueryBlock& block, const BackwardParams& p, const Seq
     if (lse != kNegativeInfinity) block.lse[r] = lse;
     ConvertRow(block.q + r * pitch_qk, p.q, at(p.q), p.head_dim);
   }
-  Transpose(block.q, pitch_qk, tile_m, static_cast<int>(p.head_dim), block.q_t, tile_m, 1.0f);
-  Transpose(block.dout, pitch_v, tile_m, static_cast<int>(p.head_dim_v), block.dout_t, tile_m, 1.0f);
+  Transpose<false>(block.q, pitch_qk, tile_m, static_cast<int>(p.head_dim), block.q_t, tile_m, 1.0f);
+  Transpose<false>(block.dout, pitch_v, tile_m, static_cast<int>(p.head_dim_v), block.dout_t, tile_m, 1.0f);
 }
 
 }  // namespace HWY_NAMESPACE

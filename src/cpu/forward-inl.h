@@ -33,6 +33,8 @@ class ForwardRun {
   }
 
  private:
+  static constexpr int kDepth = 128;  // of one pass of S^T = K Q^T: a panel of Q^T stays in L1
+
   // Rows of one key tile: key j at k + (j - first) * k_stride.
   struct Keys {
     const float *k = nullptr, *v = nullptr;
@@ -51,14 +53,14 @@ class ForwardRun {
     for (; count < sizes_.blocks && first + count * m < all; ++count) {
       const int64_t at = first + count * m;
       const int lanes = static_cast<int>(std::min(m, all - at));
-      const ForwardBlock& block = blocks[count] = {w.lanes + count,
-                                                   w.q_t + count * m * p_.head_dim,
-                                                   w.o_t + count * m * p_.head_dim_v,
-                                                   w.top + count * m,
-                                                   w.sum + count * m,
-                                                   (lanes + kLanes - 1) / kLanes * kLanes};
+      ForwardBlock& block = blocks[count] = {w.lanes + count,
+                                             w.q_t + count * m * p_.head_dim,
+                                             w.o_t + count * m * p_.head_dim_v,
+                                             w.top + count * m,
+                                             w.sum + count * m,
+                                             (lanes + kLanes - 1) / kLanes * kLanes,
+                                             false};
       fill_lanes(*block.lanes, p_, s, b, head_kv * group, static_cast<int>(group), at, lanes);
-      PackQueries(block, p_, general_ ? p_.scale : p_.scale * kLog2E, w.rows, sizes_.pitch_qk);
       ClearOutput(block, p_.head_dim_v);
     }
     attend(w, s, b, head_kv, blocks, count, false);
@@ -67,13 +69,13 @@ class ForwardRun {
         ClearOutput(blocks[i], p_.head_dim_v);
         attend(w, s, b, head_kv, blocks + i, 1, true);
       }
-      WriteOutput(blocks[i], p_, general_, w.rows, sizes_.pitch_v);
+      WriteOutput(blocks[i], p_, general_, w.tile_top, w.rows, sizes_.pitch_v);
     }
   }
 
   // All keys of `count` blocks, tile by tile. `exact`: by SeenProduct.
-  void attend(const ForwardScratch& w, const Sequence& s, int64_t b, int64_t head_kv,
-              const ForwardBlock* blocks, int count, bool exact) const {
+  void attend(const ForwardScratch& w, const Sequence& s, int64_t b, int64_t head_kv, ForwardBlock* blocks,
+              int count, bool exact) const {
     int64_t lo = INT64_MAX, hi = 0;
     for (int i = 0; i < count; ++i) {
       lo = std::min(lo, blocks[i].lanes->bounds.lo_min);
@@ -82,10 +84,13 @@ class ForwardRun {
     for (int64_t tile = lo / sizes_.tile_n * sizes_.tile_n; tile < hi; tile += sizes_.tile_n) {
       const int64_t j0 = std::max(tile, lo), j1 = std::min(tile + sizes_.tile_n, hi);
       Keys keys;
+      Ahead ahead;
+      ask_for_keys(ahead, s, b, head_kv, j1, std::min(j1 + sizes_.tile_n, hi));
       const int32_t* segments = nullptr;
       SegmentBounds segment_bounds;
       for (int i = 0; i < count; ++i) {
-        const Lanes& lanes = *blocks[i].lanes;
+        ForwardBlock& block = blocks[i];
+        const Lanes& lanes = *block.lanes;
         const int64_t a0 = std::max(j0, lanes.bounds.lo_min), a1 = std::min(j1, lanes.bounds.hi_max);
         if (a0 >= a1) continue;
         TileClass tile_class = lanes.bounds.classify(a0, a1);
@@ -98,9 +103,45 @@ class ForwardRun {
           if (tile_class == TileClass::skip) continue;
         }
         if (!keys.k) keys = load_keys(w, s, b, head_kv, j0, static_cast<int>(j1 - j0), count > 1);
-        one_tile(w, blocks[i], keys, segments, a0, static_cast<int>(a1 - a0), tile_class, exact);
+        if (!block.packed) {
+          PackQueries(block, p_, general_ ? p_.scale : p_.scale * kLog2E, w.rows, sizes_.pitch_qk);
+          block.packed = true;
+          if (i + 1 < count && !blocks[i + 1].packed)
+            ask_for_rows(ahead, p_.q, p_.head_dim, s, b, *blocks[i + 1].lanes);
+        } else if (a1 == lanes.bounds.hi_max) {
+          ask_for_rows(ahead, p_.o, p_.head_dim_v, s, b, lanes);
+        }
+        const int64_t steps = ((a1 - a0) + p_.head_dim_v) / kPanelRows;
+        ahead.spread(steps, (count - i) * steps);
+        one_tile(w, block, keys, segments, a0, static_cast<int>(a1 - a0), tile_class, exact, &ahead);
       }
     }
+  }
+
+  // The next tile of K and V.
+  void ask_for_keys(Ahead& ahead, const Sequence& s, int64_t b, int64_t head_kv, int64_t j0,
+                    int64_t j1) const {
+    if (j0 >= j1) return;
+    const auto ask = [&](int slot, const RowTensor& t, int64_t dim) {
+      const int64_t element = t.dtype == DType::f32 ? 4 : 2;
+      const int64_t at = b * t.batch_stride + head_kv * t.head_stride + (s.kv_begin + j0) * t.row_stride;
+      ahead.set(slot, static_cast<const char*>(t.data) + element * at, element * t.row_stride, element * dim,
+                j1 - j0);
+    };
+    ask(1, p_.k, p_.head_dim);
+    ask(2, p_.v, p_.head_dim_v);
+  }
+
+  // A block's rows of q or o: where the heads of a group stand side by side, they are one longer row.
+  void ask_for_rows(Ahead& ahead, const RowTensor& t, int64_t dim, const Sequence& s, int64_t b,
+                    const Lanes& lanes) const {
+    const int64_t group = p_.group();
+    if (!t.data || (group > 1 && t.head_stride != dim) || lanes.count < group) return;
+    const int64_t element = t.dtype == DType::f32 ? 4 : 2;
+    const int64_t at = b * t.batch_stride + lanes.head[0] / group * group * t.head_stride +
+                       (s.q_begin + lanes.row[0]) * t.row_stride;
+    ahead.set(0, static_cast<const char*>(t.data) + element * at, element * t.row_stride,
+              element * dim * group, lanes.count / group);
   }
 
   Keys load_keys(const ForwardScratch& w, const Sequence& s, int64_t b, int64_t head_kv, int64_t j0, int n,
@@ -117,15 +158,25 @@ class ForwardRun {
 
   // Keys [j0, j0 + n) of one block.
   void one_tile(const ForwardScratch& w, const ForwardBlock& block, const Keys& keys, const int32_t* segments,
-                int64_t j0, int n, TileClass tile_class, bool exact) const {
+                int64_t j0, int n, TileClass tile_class, bool exact, Ahead* ahead) const {
     const int width = block.width, d = static_cast<int>(p_.head_dim), dv = static_cast<int>(p_.head_dim_v);
     const float* k = keys.k + (j0 - keys.first) * keys.k_stride;
     const float* v = keys.v + (j0 - keys.first) * keys.v_stride;
-    if (tile_class == TileClass::full && !general_) {
-      Panels<true, Out::kStoreMax>(n, d, k, keys.k_stride, block.q_t, width, w.s, width, width, w.tile_top);
+    const bool plain = tile_class == TileClass::full && !general_;
+    if (plain && d <= kDepth) {
+      Panels<true, Out::kStoreMax>(n, d, k, keys.k_stride, block.q_t, width, w.s, width, width, w.tile_top,
+                                   ahead);
     } else {
-      Panels<true, Out::kStore>(n, d, k, keys.k_stride, block.q_t, width, w.s, width, width);
-      mask(w, *block.lanes, width, segments ? segments + (j0 - keys.first) : nullptr, j0, n);
+      for (int c = 0; c < d; c += kDepth) {
+        const int depth = std::min(kDepth, d - c);
+        const float* q_t = block.q_t + static_cast<int64_t>(c) * width;
+        if (c == 0)
+          Panels<true, Out::kStore>(n, depth, k, keys.k_stride, q_t, width, w.s, width, width, nullptr,
+                                    ahead);
+        else
+          Panels<true, Out::kAccumulate>(n, depth, k + c, keys.k_stride, q_t, width, w.s, width, width);
+      }
+      if (!plain) mask(w, *block.lanes, width, segments ? segments + (j0 - keys.first) : nullptr, j0, n);
       ColumnMaxima(w.s, width, n, width, w.tile_top);
     }
     if (general_)
@@ -139,7 +190,8 @@ class ForwardRun {
     if (exact)
       SeenProduct(dv, n, v, keys.v_stride, w.s, width, block.o_t, width);
     else
-      Panels<false, Out::kAccumulate>(dv, n, v, keys.v_stride, w.s, width, block.o_t, width, width);
+      Panels<false, Out::kAccumulate>(dv, n, v, keys.v_stride, w.s, width, block.o_t, width, width, nullptr,
+                                      ahead);
   }
 
   template <bool kNatural>

@@ -17,7 +17,7 @@ constexpr int64_t multiple_of(int64_t unit, int64_t value) { return (value + uni
 // A task is a (sequence, key head) and up to `blocks` q blocks of tile_m lanes, which walk the keys together:
 // a tile of K and V is converted, and brought near, once for all of them.
 struct ForwardSizes {
-  static constexpr int64_t kMostBlocks = 8;
+  static constexpr int64_t kMostBlocks = 16;
 
   int tile_m, tile_n, workers;
   int blocks;              // q blocks a task

@@ -12,24 +12,38 @@ struct ForwardBlock {
   float* top;  // [width]
   float* sum;  // [width]
   int width;
+  bool packed;
 };
+
+inline int64_t row_offset(const RowTensor& t, const Lanes& lanes, int r) {
+  return lanes.b * t.batch_stride + (lanes.sequence.q_begin + lanes.row[r]) * t.row_stride +
+         lanes.head[r] * t.head_stride;
+}
+
+// Every lane holds a row, and they are neighbours in memory: no copy on the way to the transpose.
+inline bool is_plain(const ForwardBlock& block, const ForwardParams& p) {
+  return p.group() == 1 && block.lanes->count == block.width;
+}
 
 // q_t = Q^T * factor; lanes that see nothing hold zeros. `rows` takes [width][pitch] floats.
 inline void PackQueries(const ForwardBlock& block, const ForwardParams& p, float factor, float* rows,
                         int64_t pitch) {
   const Lanes& lanes = *block.lanes;
+  const int dim = static_cast<int>(p.head_dim);
+  if (p.q.dtype == DType::f32 && is_plain(block, p) && lanes.bounds.hi_min > 0) {
+    const float* from = static_cast<const float*>(p.q.data) + row_offset(p.q, lanes, 0);
+    Transpose<false>(from, p.q.row_stride, block.width, dim, block.q_t, block.width, factor);
+    return;
+  }
   for (int r = 0; r < block.width; ++r) {
     float* row = rows + r * pitch;
     if (r >= lanes.count || lanes.sees_nothing(r)) {
       std::memset(row, 0, static_cast<size_t>(p.head_dim) * sizeof(float));
       continue;
     }
-    ConvertRow(row, p.q,
-               lanes.b * p.q.batch_stride + (lanes.sequence.q_begin + lanes.row[r]) * p.q.row_stride +
-                   lanes.head[r] * p.q.head_stride,
-               p.head_dim);
+    ConvertRow(row, p.q, row_offset(p.q, lanes, r), p.head_dim);
   }
-  Transpose(rows, pitch, block.width, static_cast<int>(p.head_dim), block.q_t, block.width, factor);
+  Transpose<false>(rows, pitch, block.width, dim, block.q_t, block.width, factor);
 }
 
 inline void ClearOutput(const ForwardBlock& block, int64_t head_dim_v) {
@@ -40,41 +54,56 @@ inline void ClearOutput(const ForwardBlock& block, int64_t head_dim_v) {
   }
 }
 
-// Divides by the sums, joins the sink, writes O and lse of the block's rows. `natural`: top is in natural
-// units, else in log2 units. `rows` takes [width][pitch] floats.
-inline void WriteOutput(const ForwardBlock& block, const ForwardParams& p, bool natural, float* rows,
-                        int64_t pitch) {
+// Writes a row's lse; returns what its O is to be multiplied by, 0 where it sees nothing. `unit`: of top, in
+// natural units.
+inline float FinishRow(const ForwardBlock& block, const ForwardParams& p, double unit, int r) {
   const Lanes& lanes = *block.lanes;
   const Sequence& s = lanes.sequence;
-  const int64_t b = lanes.b;
-  const double unit = natural ? 1.0 : kLn2Double;
-  Transpose(block.o_t, block.width, static_cast<int>(p.head_dim_v), block.width, rows, pitch, 1.0f);
-  for (int r = 0; r < lanes.count; ++r) {
-    const int64_t row = lanes.row[r], head = lanes.head[r];
-    const bool real = row < s.len_q;
-    const float sink = p.sinks && real ? p.sinks[head * p.sinks_stride] : kNegativeInfinity;
-    // A row whose only scores are NaN has no maximum either, but its sum is NaN.
-    const bool empty =
-        !real || lanes.sees_nothing(r) || (block.top[r] == kNegativeInfinity && block.sum[r] == 0.0f);
-    float lse = sink, factor = 0.0f;
-    if (!empty) {
-      // exp(lse) is the sum of the keys' weights, sum * exp(top), and of the sink's.
-      const double keys = block.top[r] * unit + static_cast<double>(std::log(block.sum[r]));
-      double all = keys;
-      factor = 1.0f / block.sum[r];
-      if (sink != kNegativeInfinity) {
-        const double larger = std::max(keys, static_cast<double>(sink));
-        all = larger + std::log(std::exp(keys - larger) + std::exp(sink - larger));
-        factor *= static_cast<float>(std::exp(keys - all));
-      }
-      lse = static_cast<float>(all);
+  const int64_t row = lanes.row[r], head = lanes.head[r];
+  const bool real = row < s.len_q;
+  const float sink = p.sinks && real ? p.sinks[head * p.sinks_stride] : kNegativeInfinity;
+  // A row whose only scores are NaN has no maximum either, but its sum is NaN.
+  const bool empty =
+      !real || lanes.sees_nothing(r) || (block.top[r] == kNegativeInfinity && block.sum[r] == 0.0f);
+  float lse = sink, factor = 0.0f;
+  if (!empty) {
+    // exp(lse) is the sum of the keys' weights, sum * exp(top), and of the sink's.
+    const double keys = block.top[r] * unit + static_cast<double>(std::log(block.sum[r]));
+    double all = keys;
+    factor = 1.0f / block.sum[r];
+    if (sink != kNegativeInfinity) {
+      const double larger = std::max(keys, static_cast<double>(sink));
+      all = larger + std::log(std::exp(keys - larger) + std::exp(sink - larger));
+      factor *= static_cast<float>(std::exp(keys - all));
     }
-    if (p.lse.data)
-      p.lse.data[b * p.lse.batch_stride + head * p.lse.head_stride + (s.q_begin + row) * p.lse.row_stride] =
-          lse;
-    StoreRow(p.o, b * p.o.batch_stride + (s.q_begin + row) * p.o.row_stride + head * p.o.head_stride,
-             rows + r * pitch, p.head_dim_v, factor, empty);
+    lse = static_cast<float>(all);
   }
+  if (p.lse.data)
+    p.lse.data[lanes.b * p.lse.batch_stride + head * p.lse.head_stride +
+               (s.q_begin + row) * p.lse.row_stride] = lse;
+  return factor;
+}
+
+// Divides by the sums, joins the sink, writes O and lse of the block's rows. `natural`: top is in natural
+// units, else in log2 units. `factors` takes [width] floats, `rows` [width][pitch].
+inline void WriteOutput(const ForwardBlock& block, const ForwardParams& p, bool natural, float* factors,
+                        float* rows, int64_t pitch) {
+  const Lanes& lanes = *block.lanes;
+  const int width = block.width, dim = static_cast<int>(p.head_dim_v);
+  bool all_see = true;
+  for (int r = 0; r < width; ++r) {
+    factors[r] = r < lanes.count ? FinishRow(block, p, natural ? 1.0 : kLn2Double, r) : 0.0f;
+    all_see = all_see && factors[r] != 0.0f;
+  }
+  if (all_see && p.o.dtype == DType::f32 && is_plain(block, p)) {
+    ScaleLanes(block.o_t, width, dim, factors);
+    Transpose<true>(block.o_t, width, dim, width, static_cast<float*>(p.o.data) + row_offset(p.o, lanes, 0),
+                    p.o.row_stride, 1.0f);
+    return;
+  }
+  Transpose<true>(block.o_t, width, dim, width, rows, pitch, 1.0f);
+  for (int r = 0; r < lanes.count; ++r)
+    StoreRow(p.o, row_offset(p.o, lanes, r), rows + r * pitch, p.head_dim_v, factors[r], factors[r] == 0.0f);
 }
 
 }  // namespace HWY_NAMESPACE

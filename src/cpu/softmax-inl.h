@@ -85,24 +85,37 @@ HWY_NOINLINE void ColumnMaxima(const float* HWY_RESTRICT s, int64_t ld, int n, i
   }
 }
 
-// Raises `top` to the tile's maxima; where that changes a lane, scales its sum and its column of O^T down.
+// Raises `top` to the tile's maximum in the lanes where that is higher by more than kSlack, and scales their
+// sums and columns of O^T down. A weight is at most 2^8 then, which costs fp32 nothing, and after its
+// first tiles a row is hardly ever scaled again. Each lane decides for itself.
 template <bool kNatural>
 HWY_NOINLINE void RaiseTop(const float* HWY_RESTRICT tile_top, float* HWY_RESTRICT top,
                            float* HWY_RESTRICT sum, float* HWY_RESTRICT o, int64_t ld, int dim, int width) {
+  constexpr float kSlack = kNatural ? 5.5f : 8.0f;
   const D d;
   for (int x = 0; x < width; x += kLanes) {
     const V before = hn::Load(d, top + x), tile = hn::Load(d, tile_top + x);
-    if (hn::AllFalse(d, hn::Gt(tile, before))) continue;
-    const V after = hn::Max(before, tile);
+    const auto rises = hn::Gt(tile, hn::Add(before, hn::Set(d, kSlack)));
+    if (hn::AllFalse(d, rises)) continue;
+    const V after = hn::IfThenElse(rises, tile, before);
     hn::Store(after, d, top + x);
     if (hn::AllTrue(d, hn::Eq(before, hn::Set(d, kNegativeInfinity)))) continue;  // sum and O are still 0
-    const V factor = Weight<kNatural>(hn::Sub(before, Finite(after)));
+    const V factor =
+        hn::IfThenElse(rises, Weight<kNatural>(hn::Sub(before, Finite(after))), hn::Set(d, 1.0f));
     hn::Store(hn::Mul(hn::Load(d, sum + x), factor), d, sum + x);
     for (int c = 0; c < dim; ++c) {
       float* at = o + c * ld + x;
       hn::Store(hn::Mul(hn::Load(d, at), factor), d, at);
     }
   }
+}
+
+// Multiplies each lane of `rows` rows by its factor.
+HWY_INLINE void ScaleLanes(float* HWY_RESTRICT x, int width, int rows, const float* HWY_RESTRICT factors) {
+  const D d;
+  for (int r = 0; r < rows; ++r, x += width)
+    for (int i = 0; i < width; i += kLanes)
+      hn::Store(hn::Mul(hn::Load(d, x + i), hn::Load(d, factors + i)), d, x + i);
 }
 
 HWY_INLINE void Multiply(float* HWY_RESTRICT x, const float* HWY_RESTRICT by, int64_t n) {
@@ -120,13 +133,14 @@ HWY_NOINLINE void SeenProduct(int dim, int n, const float* HWY_RESTRICT v, int64
   const auto hidden = hn::BitCast(di, hn::Set(d, -0.0f));
   for (int x = 0; x < width; x += kLanes) {
     for (int c = 0; c < dim; ++c) {
-      V acc = hn::Load(d, o + c * ld + x);
+      V acc = hn::Zero(d);
       for (int j = 0; j < n; ++j) {
         const V weight = hn::Load(d, p + j * ld + x);
         const auto skip = hn::RebindMask(d, hn::Eq(hn::BitCast(di, weight), hidden));
         acc = hn::IfThenElse(skip, acc, hn::MulAdd(hn::Set(d, v[j * v_stride + c]), weight, acc));
       }
-      hn::Store(acc, d, o + c * ld + x);
+      float* at = o + c * ld + x;
+      hn::Store(hn::Add(acc, hn::Load(d, at)), d, at);
     }
   }
 }

@@ -57,14 +57,19 @@ class StandardRun {
         std::memset(block.o_t, 0, static_cast<size_t>(m * dv) * sizeof(float));
         SeenProduct(dv, n, v, v_stride, scores(w, i), m, block.o_t, block.width);
       }
-      WriteOutput(block, p_, general_, w.rows, sizes_.pitch);
+      WriteOutput(block, p_, general_, w.tile_top, w.rows, sizes_.pitch);
     }
   }
 
   ForwardBlock block_at(const StandardScratch& w, int64_t i) const {
     const int64_t m = sizes_.tile_m;
-    return {w.lanes + i,   w.q_t + i * m * p_.head_dim, w.o_t + i * m * p_.head_dim_v, w.top + i * m,
-            w.sum + i * m, static_cast<int>(m)};
+    return {w.lanes + i,
+            w.q_t + i * m * p_.head_dim,
+            w.o_t + i * m * p_.head_dim_v,
+            w.top + i * m,
+            w.sum + i * m,
+            static_cast<int>(m),
+            false};
   }
   float* scores(const StandardScratch& w, int64_t i) const {
     return w.scores + i * sizes_.tile_m * sizes_.seqlen_kv;

@@ -36,6 +36,7 @@ struct StandardScratch {
   float* scores;           // [blocks][seqlen_kv][tile_m]: S^T, then P^T
   float *k_rows, *v_rows;  // [seqlen_kv][pitch], where rows are not read in place
   float* rows;             // [tile_m][pitch]
+  float* tile_top;         // [tile_m]
   float *add, *keep;       // [tile_n][tile_m]
   int32_t* segments;       // [tile_n]
 
@@ -50,6 +51,7 @@ struct StandardScratch {
     k_rows = a.take<float>(s.seqlen_kv * s.pitch);
     v_rows = a.take<float>(s.seqlen_kv * s.pitch);
     rows = a.take<float>(s.tile_m * s.pitch);
+    tile_top = a.take<float>(s.tile_m);
     add = a.take<float>(tile);
     keep = a.take<float>(tile);
     segments = a.take<int32_t>(s.tile_n);

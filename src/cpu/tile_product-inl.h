@@ -27,7 +27,49 @@ constexpr int kPanelVectors = 2, kPanelRows = 6, kTallRows = 12;
 constexpr int kPanelVectors = 4, kPanelRows = 6, kTallRows = 16;
 #endif
 
-enum class Out { kStore, kStoreMax, kAccumulate };  // kStoreMax: also the maximum over m, per lane
+// kStoreMax: also the maximum over m, per lane. kAccumulate adds the finished sum over k to C: long sums go
+// in parts, which is more accurate than one running sum.
+enum class Out { kStore, kStoreMax, kAccumulate };
+
+// Cache lines that will be needed soon, asked for a few at a time while a product runs: rows at the stride of
+// [row, head, dim] are nothing that the hardware's prefetchers foresee.
+class Ahead {
+ public:
+  // `count` rows of `bytes`; forgets what the slot still held.
+  void set(int slot, const void* at, int64_t stride, int64_t bytes, int64_t count) {
+    rows_[slot] = {static_cast<const char*>(at), stride, (bytes + 63) / 64 * 64, 0, count};
+  }
+  // Spreads slot 0 over the next `own` steps and the others over `all`.
+  void spread(int64_t own, int64_t all) {
+    int64_t lines = 0;
+    for (int slot = 1; slot < kSlots; ++slot) lines += rows_[slot].count * rows_[slot].bytes / 64;
+    const int64_t first = rows_[0].count * rows_[0].bytes / 64;
+    const int64_t a_step = (first + own) / (own + 1) + (lines + all) / (all + 1);
+    lines_a_step_ = a_step < kMostLines ? static_cast<int>(a_step) : kMostLines;
+  }
+  void step() {
+    for (int i = 0; i < lines_a_step_; ++i) {
+      Rows* r = rows_;
+      while (r->count == 0)
+        if (++r == rows_ + kSlots) return;
+      __builtin_prefetch(r->at + r->offset, 0, 2);  // into L2: L1 is full
+      r->offset += 64;
+      if (r->offset < r->bytes) continue;
+      r->offset = 0;
+      r->at += r->stride;
+      --r->count;
+    }
+  }
+
+ private:
+  static constexpr int kSlots = 3, kMostLines = 16;
+  struct Rows {
+    const char* at;
+    int64_t stride, bytes, offset, count;
+  };
+  Rows rows_[kSlots] = {};
+  int lines_a_step_ = 0;
+};
 
 // acc += a * b. g++ 12 prefers the form that overwrites `a`, and copies `a` for every further use: up to one
 // move a product. Naming the form takes all of them out.
@@ -51,8 +93,7 @@ HWY_INLINE void TileProduct(const float* HWY_RESTRICT a, int64_t as, const float
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v)
-      acc[r][v] = kOut == Out::kAccumulate ? hn::Load(d, c + r * cs + v * kLanes) : hn::Zero(d);
+    for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::Zero(d);
   }
 #pragma GCC unroll 4
   for (int k = 0; k < nk; ++k) {
@@ -72,7 +113,9 @@ HWY_INLINE void TileProduct(const float* HWY_RESTRICT a, int64_t as, const float
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      hn::Store(acc[r][v], d, c + r * cs + v * kLanes);
+      float* at = c + r * cs + v * kLanes;
+      if constexpr (kOut == Out::kAccumulate) acc[r][v] = hn::Add(acc[r][v], hn::Load(d, at));
+      hn::Store(acc[r][v], d, at);
       if constexpr (kOut == Out::kStoreMax) top[v] = hn::Max(top[v], acc[r][v]);
     }
   }
@@ -81,7 +124,7 @@ HWY_INLINE void TileProduct(const float* HWY_RESTRICT a, int64_t as, const float
 // All m rows of one panel; the rows that no full tile holds go through tiles of 4, 2 and 1 rows.
 template <int kVectors, bool kUnitK, Out kOut>
 HWY_NOINLINE void Panel(int m, int nk, const float* a, int64_t as, const float* b, int64_t bs, float* c,
-                        int64_t cs, float* top) {
+                        int64_t cs, float* top, Ahead* ahead) {
   const D d;
   constexpr int kRows = kVectors == 1 ? kTallRows : kVectors == kPanelVectors ? kPanelRows : 8;
   const int64_t next = kUnitK ? as : 1;
@@ -89,8 +132,10 @@ HWY_NOINLINE void Panel(int m, int nk, const float* a, int64_t as, const float* 
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) maximum[v] = hn::Set(d, kNegativeInfinity);
   int i = 0;
-  for (; i + kRows <= m; i += kRows)
+  for (; i + kRows <= m; i += kRows) {
+    if (ahead) ahead->step();
     TileProduct<kRows, kVectors, kUnitK, kOut>(a + i * next, as, b, bs, nk, c + i * cs, cs, maximum);
+  }
   if constexpr (kRows > 4) {
     for (; i + 4 <= m; i += 4)
       TileProduct<4, kVectors, kUnitK, kOut>(a + i * next, as, b, bs, nk, c + i * cs, cs, maximum);
@@ -111,15 +156,15 @@ HWY_NOINLINE void Panel(int m, int nk, const float* a, int64_t as, const float* 
 // kLanes.
 template <bool kUnitK, Out kOut>
 HWY_INLINE void Panels(int m, int nk, const float* a, int64_t as, const float* b, int64_t bs, float* c,
-                       int64_t cs, int width, float* top = nullptr) {
+                       int64_t cs, int width, float* top = nullptr, Ahead* ahead = nullptr) {
   int x = 0;
   for (; x + kPanelVectors * kLanes <= width; x += kPanelVectors * kLanes)
-    Panel<kPanelVectors, kUnitK, kOut>(m, nk, a, as, b + x, bs, c + x, cs, top + x);
+    Panel<kPanelVectors, kUnitK, kOut>(m, nk, a, as, b + x, bs, c + x, cs, top + x, ahead);
   if constexpr (kPanelVectors > 2) {
     for (; x + 2 * kLanes <= width; x += 2 * kLanes)
-      Panel<2, kUnitK, kOut>(m, nk, a, as, b + x, bs, c + x, cs, top + x);
+      Panel<2, kUnitK, kOut>(m, nk, a, as, b + x, bs, c + x, cs, top + x, ahead);
   }
-  for (; x < width; x += kLanes) Panel<1, kUnitK, kOut>(m, nk, a, as, b + x, bs, c + x, cs, top + x);
+  for (; x < width; x += kLanes) Panel<1, kUnitK, kOut>(m, nk, a, as, b + x, bs, c + x, cs, top + x, ahead);
 }
 
 }  // namespace HWY_NAMESPACE

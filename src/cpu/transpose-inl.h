@@ -3,33 +3,51 @@
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
 
-// to[c][r] = from[r][c] * factor, by 4 x 4 blocks. Any strides; neither side needs alignment.
-inline void Transpose(const float* HWY_RESTRICT from, int64_t from_stride, int rows, int columns,
-                      float* HWY_RESTRICT to, int64_t to_stride, float factor) {
-  int c = 0;
 #if HWY_TARGET != HWY_SCALAR
+// to[c][r] = from[r][c] * factor, 4 x 4.
+HWY_INLINE void Transpose4(const float* HWY_RESTRICT from, int64_t from_stride, float* HWY_RESTRICT to,
+                           int64_t to_stride, float factor) {
   const hn::FixedTag<float, 4> d;
   const auto times = hn::Set(d, factor);
-  for (; c + 4 <= columns; c += 4) {
-    int r = 0;
-    for (; r + 4 <= rows; r += 4) {
-      const float* at = from + r * from_stride + c;
-      const auto r0 = hn::LoadU(d, at), r1 = hn::LoadU(d, at + from_stride);
-      const auto r2 = hn::LoadU(d, at + 2 * from_stride), r3 = hn::LoadU(d, at + 3 * from_stride);
-      const auto low02 = hn::InterleaveLower(d, r0, r2), high02 = hn::InterleaveUpper(d, r0, r2);
-      const auto low13 = hn::InterleaveLower(d, r1, r3), high13 = hn::InterleaveUpper(d, r1, r3);
-      float* out = to + c * to_stride + r;
-      hn::StoreU(hn::Mul(times, hn::InterleaveLower(d, low02, low13)), d, out);
-      hn::StoreU(hn::Mul(times, hn::InterleaveUpper(d, low02, low13)), d, out + to_stride);
-      hn::StoreU(hn::Mul(times, hn::InterleaveLower(d, high02, high13)), d, out + 2 * to_stride);
-      hn::StoreU(hn::Mul(times, hn::InterleaveUpper(d, high02, high13)), d, out + 3 * to_stride);
+  const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + from_stride);
+  const auto r2 = hn::LoadU(d, from + 2 * from_stride), r3 = hn::LoadU(d, from + 3 * from_stride);
+  const auto low02 = hn::InterleaveLower(d, r0, r2), high02 = hn::InterleaveUpper(d, r0, r2);
+  const auto low13 = hn::InterleaveLower(d, r1, r3), high13 = hn::InterleaveUpper(d, r1, r3);
+  hn::StoreU(hn::Mul(times, hn::InterleaveLower(d, low02, low13)), d, to);
+  hn::StoreU(hn::Mul(times, hn::InterleaveUpper(d, low02, low13)), d, to + to_stride);
+  hn::StoreU(hn::Mul(times, hn::InterleaveLower(d, high02, high13)), d, to + 2 * to_stride);
+  hn::StoreU(hn::Mul(times, hn::InterleaveUpper(d, high02, high13)), d, to + 3 * to_stride);
+}
+#endif
+
+// to[c][r] = from[r][c] * factor. Any strides; neither side needs alignment. The outer loop runs over the
+// rows of `from`, or, kRowsOfTo, of `to`: the side whose rows are far apart.
+template <bool kRowsOfTo>
+HWY_INLINE void Transpose(const float* HWY_RESTRICT from, int64_t from_stride, int rows, int columns,
+                          float* HWY_RESTRICT to, int64_t to_stride, float factor) {
+  const int outer = kRowsOfTo ? columns : rows, inner = kRowsOfTo ? rows : columns;
+  int i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  for (; i + 4 <= outer; i += 4) {
+    int j = 0;
+    for (; j + 4 <= inner; j += 4) {
+      const int r = kRowsOfTo ? j : i, c = kRowsOfTo ? i : j;
+      Transpose4(from + r * from_stride + c, from_stride, to + c * to_stride + r, to_stride, factor);
     }
-    for (; r < rows; ++r)
-      for (int x = c; x < c + 4; ++x) to[x * to_stride + r] = from[r * from_stride + x] * factor;
+    for (; j < inner; ++j) {
+      for (int x = i; x < i + 4; ++x) {
+        const int r = kRowsOfTo ? j : x, c = kRowsOfTo ? x : j;
+        to[c * to_stride + r] = from[r * from_stride + c] * factor;
+      }
+    }
   }
 #endif
-  for (; c < columns; ++c)
-    for (int r = 0; r < rows; ++r) to[c * to_stride + r] = from[r * from_stride + c] * factor;
+  for (; i < outer; ++i) {
+    for (int j = 0; j < inner; ++j) {
+      const int r = kRowsOfTo ? j : i, c = kRowsOfTo ? i : j;
+      to[c * to_stride + r] = from[r * from_stride + c] * factor;
+    }
+  }
 }
 
 // One row of an output: values * factor, or zeros.
