@@ -191,10 +191,14 @@ class BackwardRun {
                  float scale) const {
     if (!t.data) return;
     const int64_t at = b * t.batch_stride + head * t.head_stride + row * t.row_stride;
+    if (!p_.accumulate) {
+      StoreRow(t, at, values, n, scale, false);
+      return;
+    }
     for (int64_t c = 0; c < n; ++c) {
       const float value = values[c] * scale;
       store_element(t.data, t.dtype, at + c,
-                    p_.accumulate ? load_element(t.data, t.dtype, at + c) + value : value);
+                    load_element(t.data, t.dtype, at + c) + value);
     }
   }
 

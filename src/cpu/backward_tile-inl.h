@@ -121,9 +121,7 @@ inline void PackQueryBlock(QueryBlock& block, const BackwardParams& p, const Seq
       block.delta[r] = stat(p.delta);
     } else {
       ConvertRow(row_buffer, p.o, at(p.o), p.head_dim_v);
-      double sum = 0.0;
-      for (int64_t c = 0; c < p.head_dim_v; ++c) sum += static_cast<double>(dout[c]) * row_buffer[c];
-      block.delta[r] = static_cast<float>(sum);
+      block.delta[r] = Dot(dout, row_buffer, p.head_dim_v);
     }
     if (p.dlse.data) block.delta[r] -= stat(p.dlse);
     if (block.lanes.sees_nothing(r)) {

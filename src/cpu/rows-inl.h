@@ -44,6 +44,16 @@ inline bool AllFinite(const float* HWY_RESTRICT row, int64_t n) {
   return finite;
 }
 
+inline float Dot(const float* HWY_RESTRICT x, const float* HWY_RESTRICT y, int64_t n) {
+  const D d;
+  V sum = hn::Zero(d);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) sum = hn::MulAdd(hn::LoadU(d, x + i), hn::LoadU(d, y + i), sum);
+  float total = hn::GetLane(hn::SumOfLanes(d, sum));
+  for (; i < n; ++i) total += x[i] * y[i];
+  return total;
+}
+
 // Rows [row0, row0 + n) of one head as fp32: in place, or brought together in `buffer`. `gather` brings fp32
 // rows together too, where they will be read many times: at the stride of [row, head, dim] they fall into few
 // sets of the caches.
