@@ -1,4 +1,4 @@
-// libFuzzer entry: cmake -DTILEWISE_FUZZ=ON with clang, then
+// libFuzzer entry, built with clang (CXX=clang++ cmake ...):
 //   build/bin/safetensors_fuzz -max_total_time=60 tests/cases/onnx
 #include <cstdio>
 #include <cstdlib>
