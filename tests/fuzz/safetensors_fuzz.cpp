@@ -1,5 +1,4 @@
-// libFuzzer entry, built with clang (CXX=clang++ cmake ...):
-//   build/bin/safetensors_fuzz -max_total_time=60 tests/cases/onnx
+// libFuzzer entry; docs/building.md says how to build and run it.
 #include <cstdio>
 #include <cstdlib>
 
