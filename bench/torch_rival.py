@@ -3,10 +3,10 @@
 
     build/rivals/pytorch bench/torch_rival.py [--library build/lib/libtilewise.so] [--direction forward|backward]
         [--dtype f32|f16|bf16] [--batch N] [--heads N] [--head-dim N] [--seqlen N,...] [--causal] [--threads N]
-        [--seconds S] [--repeats N] [--seed N]
+        [--kernel NAME] [--seconds S] [--repeats N] [--seed N]
 
 Prints two JSON lines a length with the keys of `tilewise bench --json`: ours (rival null), then PyTorch's (rival
-"pytorch"). The machine's peak is not measured here, so what depends on it is null. PyTorch comes from
+"pytorch"); `tilewise bench --rivals` runs it and shows the ratio of the two. The machine's peak is not measured here, so what depends on it is null. PyTorch comes from
 scripts/rivals.sh; the calls are its flash kernels themselves, without dispatch by scaled_dot_product_attention.
 """
 
@@ -20,7 +20,6 @@ import time
 import warnings
 from pathlib import Path
 
-os.environ.setdefault("KMP_BLOCKTIME", "0")
 warnings.filterwarnings("ignore")
 
 I32, I64, U32, U64 = c.c_int32, c.c_int64, c.c_uint32, c.c_uint64
@@ -103,9 +102,9 @@ class Tilewise:
                      "and the script do not belong together")
         return problem
 
-    def bind(self, problem, tensors):
+    def bind(self, problem, tensors, kernel):
         """A function that runs the planned call, and the plan."""
-        plan, limits = Plan(), Limits(-1, problem_threads, None)
+        plan, limits = Plan(), Limits(-1, problem_threads, kernel.encode() if kernel else None)
         self.call("tilewise_plan_for_context", self.context, c.byref(problem), c.byref(limits), c.byref(plan))
         self.call("tilewise_prepare", self.context, c.byref(plan))
         size = max(plan.workspace_bytes, 256)
@@ -164,6 +163,7 @@ def main():
     for name, value in (("batch", 1), ("heads", 12), ("head-dim", 64), ("threads", 0), ("repeats", 0), ("seed", 1)):
         parser.add_argument("--" + name, type=int, default=value)
     parser.add_argument("--seqlen", default="1024")
+    parser.add_argument("--kernel", default="", help="of ours; empty: the planner's choice")
     parser.add_argument("--causal", action="store_true")
     parser.add_argument("--seconds", type=float, default=0.4)
     o = parser.parse_args()
@@ -203,7 +203,7 @@ def one_point(torch, ours, o, seqlen):
     for field, tensor in (("q", q), ("k", k), ("v", v), ("o", o_)):
         setattr(tensors, field, view(tensor, code))
     tensors.lse = view(lse, DTYPES["f32"][0])
-    run, plan = ours.bind(problem, tensors)
+    run, plan = ours.bind(problem, tensors, "" if o.direction == "backward" else o.kernel)
     with torch.no_grad():
         run()
         out, their_lse = flash(*theirs, 0.0, o.causal)
@@ -213,7 +213,7 @@ def one_point(torch, ours, o, seqlen):
             problem.direction, problem.features, problem.wants = BACKWARD, 0, 7
             for field, tensor in (("dout", dout), ("dq", dq), ("dk", dk), ("dv", dv)):
                 setattr(tensors, field, view(tensor, code))
-            run, plan = ours.bind(problem, tensors)
+            run, plan = ours.bind(problem, tensors, o.kernel)
             run()
             their_dout = dout.transpose(1, 2)
             their_run = lambda: flash_back(their_dout, *theirs, out, their_lse, 0.0, o.causal)
@@ -236,7 +236,8 @@ def one_point(torch, ours, o, seqlen):
                "percent_of_peak": None, "gbps": figure(ideal / median * 1e-6),
                "workspace_bytes": plan.workspace_bytes if rival is None else 0, "bytes_ideal": ideal, "rival": rival,
                "head_dim_v": o.head_dim, "window_left": -1, "window_right": -1, "threads": problem_threads,
-               "repeats": len(times), "cpu_ms_median": None, "not_run": not_run if rival else None}
+               "repeats": len(times), "cpu_ms_median": None, "percent_of_peak_cpu": None,
+               "times_ours": figure(median / statistics.median(samples[0])) if rival else None, "not_run": not_run if rival else None}
 
 
 if __name__ == "__main__":

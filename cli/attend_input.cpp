@@ -340,6 +340,14 @@ Status AttendInput::check_shapes() const {
     why = "heads_q " + numbers(q, heads) + " is no multiple of heads_kv " + numbers(k, heads) + ": " +
           text("q") + ", " + text("k");
   }
+  if (why.empty() && tensors.dout.dtype) {
+    const tilewise_tensor& dout = tensors.dout;
+    bool as_o = dout.shape[dim] == v.shape[dim];
+    for (int i = 0; i < dim; ++i) as_o = as_o && dout.shape[i] == q.shape[i];
+    if (!as_o)
+      why = text("dout") + " has not the shape of o, which is q's with v's head_dim: " + text("q") + ", " +
+            text("v");
+  }
   if (why.empty()) return {};
   why += std::string(packed ? "; packed tensors are [total, heads, head_dim]"
                      : bhsd ? "; read as bhsd, [batch, heads, seqlen, head_dim]"

@@ -122,8 +122,8 @@ void print_result(const Json& r) {
   std::printf("problem %s\n", r["problem"]["text"].get<std::string>().c_str());
   for (const char* name : {"forward", "backward"})
     if (r.contains(name)) print_direction(name, r[name]);
-  std::printf("\npeak memory of the process up to there, measured: %s\n",
-              bytes_of(r, "peak_process_bytes_measured").c_str());
+  std::printf("\npeak memory of the whole process while it ran, measured: %s\n",
+              bytes_of(r, "process_peak_bytes_measured").c_str());
   for (const char* key : {"output", "report"})
     if (r.contains(key)) std::printf("wrote %s\n", r[key].get<std::string>().c_str());
 }

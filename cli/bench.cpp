@@ -13,6 +13,7 @@
 #include "cli/memory.h"
 #include "cli/rivals/rival.h"
 #include "cli/text.h"
+#include "core/cost.h"
 #include "tune/peak.h"
 #include "tune/work.h"
 
@@ -50,9 +51,11 @@ class Bench {
         device_.name, device_.cores, isa_text(device_.isa).c_str());
     std::vector<std::string> names;
     for (const RivalEntry& entry : rivals_) {
-      if (!entry.rival) continue;
+      if (!entry.present()) continue;
       names.push_back(entry.name);
-      std::printf("%s: %s\n", entry.name.c_str(), entry.rival->what().c_str());
+      const std::string what =
+          entry.rival ? entry.rival->what() : "in a process of its own, in turns with this library";
+      std::printf("%s: %s\n", entry.name.c_str(), what.c_str());
     }
     if (!names.empty()) std::puts("A rival's figure is its time over ours: above 1, ours is faster.");
     std::puts(table_header(names).c_str());
@@ -62,7 +65,7 @@ class Bench {
   void print_end() const {
     if (!table()) return;
     for (const RivalEntry& entry : rivals_)
-      if (!entry.rival) std::printf("not run: %s: %s\n", entry.name.c_str(), entry.absent.c_str());
+      if (!entry.present()) std::printf("not run: %s: %s\n", entry.name.c_str(), entry.absent.c_str());
     for (const std::string& note : notes_) std::printf("not run: %s\n", note.c_str());
   }
 
@@ -134,11 +137,11 @@ class Bench {
 
     BenchRow ours;
     ours.point = point;
-    ours.device = device_.kind == TILEWISE_CPU ? "cpu" : "cuda";
+    ours.device = options_.device == "reference" ? "reference" : "cpu";
     ours.kernel = planned.kernel;
     ours.threads = threads;
     ours.flops = tune::flops_of(problem);
-    ours.bytes_ideal = tune::ideal_bytes_of(problem);
+    ours.bytes_ideal = ideal_bytes(problem);
     ours.workspace_bytes = planned.workspace_bytes;
 
     Executor& executor = *context_.get()->executor;
@@ -170,28 +173,47 @@ class Bench {
     measuring.warmup = options_.warmup;
     measuring.repeats = options_.repeats;
     const auto timings = tune::measure(candidates, measuring);
-    std::vector<double> bursts;
+    std::vector<double> bursts, burst_cpu;
     for (size_t i = 0; i < candidates.size(); ++i)
-      if (candidates[i].name == "peak")
+      if (candidates[i].name == "peak") {
         bursts.insert(bursts.end(), timings[i].samples_ms.begin(), timings[i].samples_ms.end());
+        burst_cpu.push_back(timings[i].cpu_median_ms);
+      }
     ours.timing = timings[1];
     ours.peak_flops = 1e3 * peak.flops() / tune::median_of(bursts);
+    ours.peak_cpu_flops = 1e3 * peak.flops() / tune::median_of(burst_cpu);
     if (!ours.timing.status) return fail("bench", ours.timing.status);
     size_t next = 3;
     for (size_t r = 0; r < rows.size(); ++r) {
       rows[r].peak_flops = ours.peak_flops;
+      rows[r].peak_cpu_flops = ours.peak_cpu_flops;
+      if (rivals_[r].foreign) time_foreign(rivals_[r], problem, planned, threads, &rows[r]);
       if (!calls[r]) continue;
       rows[r].timing = timings[next];
       next += 2;
+      rows[r].times_ours = rows[r].timing.median_ms / ours.timing.median_ms;
       if (!rows[r].timing.status) rows[r].not_run = rows[r].timing.status.message();
     }
     print(ours, rows);
     return kDone;
   }
 
+  void time_foreign(const RivalEntry& entry, const Problem& problem, const Plan& planned, int threads,
+                    BenchRow* row) const {
+    const auto times = entry.foreign(problem, planned.kernel, threads, options_.repeats, options_.seed);
+    row->not_run = times ? "" : times.status().message();
+    if (!times) return;
+    row->kernel = times->what;
+    row->timing.repeats = times->repeats;
+    row->timing.min_ms = times->min_ms;
+    row->timing.median_ms = times->median_ms;
+    row->timing.max_ms = times->max_ms;
+    row->times_ours = times->median_ms / times->ours_median_ms;
+  }
+
   Expected<std::unique_ptr<RivalCall>> bind(const RivalEntry& entry, const Problem& problem,
                                             const tune::ProblemData& data, int threads, BenchRow* row) {
-    if (!entry.rival) return Status(Code::unsupported, entry.absent);
+    if (!entry.rival) return Status(Code::unsupported, entry.absent);  // or foreign: timed afterwards
     row->kernel = entry.rival->what();
     row->workspace_bytes = entry.rival->scratch_bytes(problem, threads);
     if (const int64_t free = available_memory(); row->workspace_bytes > free)
@@ -228,7 +250,7 @@ class Bench {
     if (table()) {
       std::vector<BenchRow> present;
       for (size_t r = 0; r < rivals.size(); ++r) {
-        if (!rivals_[r].rival) continue;
+        if (!rivals_[r].present()) continue;
         present.push_back(rivals[r]);
         const std::string note = rivals[r].rival + ": " + rivals[r].not_run;
         if (!rivals[r].not_run.empty() && std::find(notes_.begin(), notes_.end(), note) == notes_.end())

@@ -46,6 +46,8 @@ Json fields(const BenchRow& row) {
   j["threads"] = row.threads;
   j["repeats"] = row.timing.repeats;
   j["cpu_ms_median"] = figure(row.timing.cpu_median_ms);
+  j["percent_of_peak_cpu"] = figure(row.percent_of_peak_cpu());
+  j["times_ours"] = row.rival.empty() ? Json(nullptr) : figure(row.times_ours);
   j["not_run"] = row.not_run.empty() ? Json(nullptr) : Json(row.not_run);
   return j;
 }
@@ -107,8 +109,7 @@ std::string table_line(const BenchRow& ours, const std::vector<BenchRow>& rivals
               ours.percent_of_peak(), bytes_text(static_cast<double>(ours.workspace_bytes)).c_str());
   for (const BenchRow& rival : rivals) {
     const std::string cell = rival.timing.repeats > 0
-                                 ? printed("%.2fx (%.4g ms)", rival.timing.median_ms / ours.timing.median_ms,
-                                           rival.timing.median_ms)
+                                 ? printed("%.2fx (%.4g ms)", rival.times_ours, rival.timing.median_ms)
                                  : std::string("not run");
     line += printed("  %*s", kRivalWidth, cell.c_str());
   }

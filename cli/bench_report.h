@@ -19,11 +19,19 @@ struct BenchRow {
   int threads = 1;
   tune::Timing timing;
   double flops = 0, peak_flops = 0;  // of one call; a second
+  double peak_cpu_flops = 0;         // a second of processor time, all threads together
   double bytes_ideal = 0;
   int64_t workspace_bytes = 0;
+  double times_ours = 0;  // of a rival: its median over ours, in the process where both were timed
 
   double tflops() const { return timing.median_ms > 0 ? flops / timing.median_ms * 1e-9 : 0; }
   double percent_of_peak() const { return peak_flops > 0 ? 100 * tflops() * 1e12 / peak_flops : 0; }
+  // The same by processor time: what others on the machine cannot change, and waiting threads do not lower.
+  double percent_of_peak_cpu() const {
+    return peak_cpu_flops > 0 && timing.cpu_median_ms > 0
+               ? 100 * flops / (1e-3 * timing.cpu_median_ms) / peak_cpu_flops
+               : 0;
+  }
   double gbps() const { return timing.median_ms > 0 ? bytes_ideal / timing.median_ms * 1e-6 : 0; }
 };
 

@@ -30,6 +30,7 @@ struct Alternative {
   std::optional<Plan> plan;
   std::string not_run;
   double needs_bytes = 0;
+  bool all_heads = false;
 };
 
 // Three steps one head at a time, three steps over all heads at once and, where the plan itself is
@@ -37,7 +38,7 @@ struct Alternative {
 std::vector<Alternative> alternatives(const Device& device, const Plan& plan);
 // Measured like the plan where memory allows; else {label, not_run, needs_bytes}.
 Json run_alternative(const Device& device, const Alternative& other, const Tensors& tensors,
-                     double visible_pairs, MeasureBudget budget);
+                     const ForwardParams& params, double visible_pairs, MeasureBudget budget);
 bool is_standard(const Plan& plan);
 
 // Problem in words and numbers, keyed as `bench --json` does.

@@ -77,17 +77,19 @@ int64_t longest_sequence(const ForwardParams& p) {
   return best;
 }
 
-Json tile_walk(const ForwardParams& p, int64_t b, int64_t tile_m, int64_t tile_n) {
+Json tile_walk(const ForwardParams& p, int64_t b, int64_t tile_m, int64_t tile_n, int64_t heads_in_lanes) {
   constexpr int64_t kMost = 160;  // tiles a side that a picture can show
-  if (p.batch == 0 || tile_m <= 0 || tile_n <= 0) return nullptr;
+  if (p.batch == 0 || tile_m <= 1 || tile_n <= 1) return nullptr;
   const Sequence s = sequence_of(p, b);
-  const int64_t row_tiles = (s.rows_q + tile_m - 1) / tile_m, key_tiles = (s.rows_kv + tile_n - 1) / tile_n;
+  const int64_t row_tiles = (s.rows_q * heads_in_lanes + tile_m - 1) / tile_m,
+                key_tiles = (s.rows_kv + tile_n - 1) / tile_n;
   const int64_t shown_rows = std::min(row_tiles, kMost), shown_keys = std::min(key_tiles, kMost);
   Json classes = Json::array();
   for (int64_t m = 0; m < shown_rows; ++m) {
     TileBounds bounds;
     SegmentBounds rows;
-    for (int64_t i = m * tile_m; i < std::min((m + 1) * tile_m, s.rows_q); ++i) {
+    const int64_t end = std::min(((m + 1) * tile_m - 1) / heads_in_lanes + 1, s.rows_q);
+    for (int64_t i = m * tile_m / heads_in_lanes; i < end; ++i) {
       bounds.add(visible_keys(p, s, b, i));
       if (has_segments(p) && i < s.len_q) rows.add(segment_q(p, s, b, i));
     }

@@ -18,7 +18,9 @@ double visible_pairs(const ForwardParams& p);
 
 // Tiles of one sequence, in the order in which a kernel visits them: {tile_m, tile_n, rows, keys, row_tiles,
 // key_tiles, cut, classes: ["fp...", ...]} with f = full, p = partial, . = skipped.
-Json tile_walk(const ForwardParams& p, int64_t sequence, int64_t tile_m, int64_t tile_n);
+// `heads_in_lanes` heads of a query stand side by side in a tile of tile_m lanes.
+Json tile_walk(const ForwardParams& p, int64_t sequence, int64_t tile_m, int64_t tile_n,
+               int64_t heads_in_lanes = 1);
 
 // {width, height, rows, keys, shares: base64 of width * height bytes}: 255 = every pair of the cell is
 // visible.

@@ -8,6 +8,7 @@
 
 #include "cli/report_page.h"
 #include "cli/text.h"
+#include "core/cost.h"
 #include "core/mask.h"
 
 namespace tilewise::cli {
@@ -54,8 +55,7 @@ std::string escaped_for_script(const std::string& text) {
   return out;
 }
 
-}  // namespace
-
+// Attention rows of some words, where the file's metadata has "tokens": for looking.
 Json chosen_words(const ReportInput& r) {
   const Problem& p = r.plan.problem;
   const int64_t rows_in_file = p.packed_q ? p.total_q : p.batch * p.seqlen_q;
@@ -94,7 +94,44 @@ Json chosen_words(const ReportInput& r) {
           {"tokens", tokens}, {"largest", largest}, {"shades", base64(shades)}};
 }
 
-Expected<Json> read_sweep(const std::string& path) {
+// Bytes that a row's run moved, by the models that planning uses; bench measures time alone.
+void add_models(const Device& device, Json& row) {
+  const auto number = [&](const char* key, int64_t otherwise) {
+    return row.contains(key) && row[key].is_number_integer() ? row[key].get<int64_t>() : otherwise;
+  };
+  const auto text = [&](const char* key) {
+    return row.contains(key) && row[key].is_string() ? row[key].get<std::string>() : std::string();
+  };
+  Problem p;
+  const auto dtype = parse_dtype("dtype", text("dtype"));
+  if (!dtype) return;
+  p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = static_cast<int32_t>(*dtype);
+  p.dtype_dout = p.dtype_dq = p.dtype_dk = p.dtype_dv = p.dtype_q;
+  p.batch = number("batch", 1);
+  p.heads_q = number("heads_q", 1);
+  p.heads_kv = number("heads_kv", p.heads_q);
+  p.head_dim = number("head_dim", 1);
+  p.head_dim_v = number("head_dim_v", p.head_dim);
+  p.seqlen_q = number("seqlen_q", 0);
+  p.seqlen_kv = number("seqlen_kv", p.seqlen_q);
+  p.causal = row.contains("causal") && row["causal"].is_boolean() && row["causal"].get<bool>();
+  p.window_left = number("window_left", -1);
+  p.window_right = number("window_right", -1);
+  if (text("direction") == "backward") {
+    p.direction = TILEWISE_BACKWARD;
+    p.wants = TILEWISE_WANT_DQ | TILEWISE_WANT_DK | TILEWISE_WANT_DV;
+  }
+  const double standard =
+      ideal_bytes(p) + 2 * score_matrix_bytes(p);  // each matrix written once and read once
+  row["bytes_all_heads"] = standard;
+  if (text("rival") == "three-step") row["bytes_modelled"] = standard;
+  if (!text("rival").empty()) return;
+  const std::string kernel = text("kernel");
+  const auto plan = device.plan(p, kernel.c_str());
+  if (plan) row["bytes_modelled"] = plan->predicted_bytes;
+}
+
+Expected<Json> read_sweep(const Device& device, const std::string& path) {
   std::ifstream file(path);
   if (!file)
     return Status(Code::invalid, "--report-sweep " + path +
@@ -108,10 +145,13 @@ Expected<Json> read_sweep(const std::string& path) {
     if (!row.is_object() || !row.contains("seqlen_q"))
       return Status(Code::invalid, "--report-sweep " + path + ", line " + std::to_string(number) +
                                        " is no object of tilewise bench --json.");
+    add_models(device, row);
     rows.push_back(std::move(row));
   }
   return rows;
 }
+
+}  // namespace
 
 Status write_report(const std::string& path, const ReportInput& r) {
   Json data = {{"result", r.result}, {"metadata", Json::object()}, {"tensors", Json::array()}};
@@ -120,12 +160,12 @@ Status write_report(const std::string& path, const ReportInput& r) {
   for (const FileTensor& t : r.input.file.tensors())
     data["tensors"].push_back({{"name", t.name}, {"dtype", t.type->name}, {"shape", t.shape}});
   const int64_t b = longest_sequence(r.params);
-  data["walk"] = tile_walk(r.params, b, r.plan.tile_m, r.plan.tile_n);
+  data["walk"] = tile_walk(r.params, b, r.plan.tile_m, r.plan.tile_n, r.params.group());
   data["mask"] = mask_picture(r.params, b, 0);
   data["words"] = chosen_words(r);
   data["sweep"] = nullptr;
   if (!r.sweep.empty()) {
-    auto sweep = read_sweep(r.sweep);
+    auto sweep = read_sweep(r.device, r.sweep);
     if (!sweep) return sweep.status();
     data["sweep"] = std::move(*sweep);
   }

@@ -22,9 +22,5 @@ struct ReportInput {
 
 Status write_report(const std::string& path, const ReportInput& report);
 
-// Attention rows of some words, where the file's metadata has "tokens": for looking.
-Json chosen_words(const ReportInput& report);
-Expected<Json> read_sweep(const std::string& path);
-
 }  // namespace tilewise::cli
 #endif  // TILEWISE_CLI_REPORT_H_

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -46,9 +47,10 @@ int run_tune(const TuneOptions& options) {
       options.output.empty() ? "tuning/" + tune::tuning_file_name(device->name) : options.output;
   auto tuning = tune::read_tuning(path);
   if (!tuning) return fail("tune", tuning.status());
+  std::error_code ignored;
+  if (options.output.empty() && !options.dry_run) std::filesystem::create_directories("tuning", ignored);
   if (!options.dry_run)
-    if (Status status = tune::write_tuning(path, *tuning); !status)
-      return fail("tune", status);  // before the work
+    if (Status status = can_write(path); !status) return fail("tune", status);  // before the work
   tuning->device = device->name;
   tuning->library = tilewise_version();
 
@@ -66,7 +68,8 @@ int run_tune(const TuneOptions& options) {
     if (isatty(STDERR_FILENO)) std::fputs("\r\033[K", stderr);
     if (!times) return fail("tune", times.status());
     const Problem problem = tune::make_problem(point.size);
-    TuningLine line{tuning_key(problem), times->front().kernel, 1e3 * times->front().timing.median_ms};
+    TuningLine line{tuning_key(problem), times->front().kernel,
+                    std::round(1e4 * times->front().timing.median_ms) / 10};
     std::printf("%s\n", to_string(line.key).c_str());
     for (const tune::KernelTime& time : *times)
       std::printf("  %-40s %s\n", time.kernel.c_str(), milliseconds_text(time.timing.median_ms).c_str());

@@ -10,7 +10,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TILEWISE = ROOT / "build/bin/tilewise"
 OVERHEAD = ROOT / "build/bin/tilewise_overhead"
-PYTORCH = ROOT / "build/rivals/pytorch"
 
 
 class Bench:
@@ -50,12 +49,6 @@ class Bench:
     def tilewise(self, *options):
         return self.run([TILEWISE, "bench", "--json", *options])
 
-    def pytorch(self, *options):
-        if not PYTORCH.exists():
-            self.absent["pytorch"] = "scripts/rivals.sh pytorch gets it"
-            return []
-        return self.run([PYTORCH, ROOT / "bench/torch_rival.py", *options])
-
 
 class Report:
     def __init__(self, out):
@@ -87,10 +80,7 @@ def key_of(row):
 
 def ratios_of(rows):
     """rival name -> its time over ours, for the rows of one point."""
-    ours = [r for r in rows if r["rival"] is None and r["ms_median"]]
-    if not ours:
-        return {}
-    return {r["rival"]: r["ms_median"] / ours[0]["ms_median"] for r in rows if r["rival"] and r["ms_median"]}
+    return {r["rival"]: r["times_ours"] for r in rows if r["rival"] and r["times_ours"]}
 
 
 def by_point(rows):
@@ -161,26 +151,23 @@ def storage(bench, report, o):
 
 def rivals(bench, report, o):
     """Ahead of every rival from 128 to 8192; never below 0.97 of the best of them at any length from 1."""
-    small, large = "1,4,16,64", "128,256,512,1024,2048,4096,8192"
-    threads = o.threads
+    most = o.threads.split(",")[-1]
+    plan = [("1,4,16,64", 0.97, most), ("128,256,512,1024,2048,4096,8192", 1.0, most)]
+    plan += [("128,512,1024,2048,4096", 1.0, t) for t in o.threads.split(",")[:-1]]
     if o.quick:
-        small, large, threads = "1,16,64", "128,1024", o.threads.split(",")[-1]
-    for lengths, target in ((small, 0.97), (large, 1.0)):
+        plan = [("1,16,64", 0.97, most), ("128,1024", 1.0, most)]
+    for lengths, target, threads in plan:
         for direction in ("forward", "backward"):
             for causal in ("false", "true"):
-                for thread in threads.split(","):
-                    compare(bench, report, direction, causal, lengths, thread, target)
+                compare(bench, report, direction, causal, lengths, threads, target)
 
 
 def compare(bench, report, direction, causal, lengths, threads, target):
     rows = bench.tilewise("--rivals", "--direction", direction, "--causal", causal, "--seqlen", lengths, "--threads",
                           threads)
-    torch = bench.pytorch("--direction", direction, "--seqlen", lengths, "--threads", threads,
-                          *(["--causal"] if causal == "true" else []))
-    torch = {key: ratios_of(group) for key, group in by_point(torch).items()}
     done = set()
-    for key, group in by_point(rows).items():
-        ratios = {**ratios_of(group), **torch.get(key, {})}
+    for group in by_point(rows).values():
+        ratios = ratios_of(group)
         ours = next(r for r in group if r["rival"] is None)
         done.add(str(ours["seqlen_q"]))
         good = min(ratios.values()) >= target if ratios else None

@@ -64,7 +64,9 @@ get_pytorch() {
   version=$("$venv/bin/python" -W ignore -c 'import torch
 torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 print(torch.__version__)' 2>"$log") || { not_run pytorch "$(tail -n 1 "$log")"; return; }
-  ln -sfn "$venv/bin/python" "$folder/pytorch"
+  # Not a link: Python finds its environment by where it was started from.
+  printf '#!/bin/sh\nexec "%s" "$@"\n' "$venv/bin/python" >"$folder/pytorch"
+  chmod +x "$folder/pytorch"
   ready pytorch "torch $version"
 }
 

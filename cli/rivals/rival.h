@@ -36,10 +36,22 @@ class Rival {
                                                     int threads, Executor& executor) = 0;
 };
 
+// A rival that lives in a process of its own, which times this library there too.
+struct ForeignTimes {
+  std::string what;
+  double ours_median_ms = 0;
+  double min_ms = 0, median_ms = 0, max_ms = 0;
+  int repeats = 0;
+};
+using ForeignTimer = std::function<Expected<ForeignTimes>(const Problem& problem, const char* kernel,
+                                                          int threads, int repeats, uint64_t seed)>;
+
 struct RivalEntry {
   std::string name;
-  std::unique_ptr<Rival> rival;  // null: absent, for this reason
-  std::string absent;
+  std::unique_ptr<Rival> rival;  // in this process,
+  ForeignTimer foreign;          // or in another,
+  std::string absent;            // or why not
+  bool present() const { return rival || foreign; }
 };
 
 // "three-step", "ggml", "pytorch", "cudnn", in this order; `wanted` empty = all.
@@ -49,6 +61,9 @@ std::vector<RivalEntry> find_rivals(const std::vector<std::string>& wanted);
 Expected<std::unique_ptr<Rival>> find_three_step();
 // `folder`: where scripts/rivals.sh put it ("" = only the system's library path).
 Expected<std::unique_ptr<Rival>> find_ggml(const std::string& folder);
+
+// bench/torch_rival.py under the Python that scripts/rivals.sh made in `folder`.
+Expected<ForeignTimer> find_pytorch(const std::string& folder);
 
 // A shared library's symbols by name, for the life of the process unless closed.
 class SharedLibrary {

@@ -18,14 +18,6 @@ std::filesystem::path rivals_folder() {
 Expected<std::unique_ptr<Rival>> find_rival(const std::string& name) {
   if (name == "three-step") return find_three_step();
   if (name == "ggml") return find_ggml((rivals_folder() / "ggml").string());
-  if (name == "pytorch") {
-    std::error_code error;
-    if (std::filesystem::exists(rivals_folder() / "pytorch", error))
-      return Status(
-          Code::unsupported,
-          "PyTorch runs in a Python process: bench/torch_rival.py times it beside this library there");
-    return Status(Code::unsupported, "PyTorch is not in build/rivals; `scripts/rivals.sh pytorch` gets it");
-  }
   return Status(Code::unsupported, "cuDNN needs an NVIDIA GPU, and this version runs on CPUs");
 }
 
@@ -54,11 +46,22 @@ std::vector<RivalEntry> find_rivals(const std::vector<std::string>& wanted) {
   std::vector<RivalEntry> entries;
   for (const std::string& name : rival_names()) {
     if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), name) == wanted.end()) continue;
-    auto rival = find_rival(name);
-    if (rival)
-      entries.push_back({name, std::move(*rival), ""});
-    else
-      entries.push_back({name, nullptr, rival.status().message()});
+    RivalEntry entry;
+    entry.name = name;
+    if (name == "pytorch") {
+      auto timer = find_pytorch(rivals_folder().string());
+      if (timer)
+        entry.foreign = *timer;
+      else
+        entry.absent = timer.status().message();
+    } else {
+      auto rival = find_rival(name);
+      if (rival)
+        entry.rival = std::move(*rival);
+      else
+        entry.absent = rival.status().message();
+    }
+    entries.push_back(std::move(entry));
   }
   return entries;
 }

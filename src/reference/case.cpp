@@ -182,11 +182,14 @@ bool read_key(Text key, Text value, Case* c) {
     return value == "forward" || value == "backward" || value == "both";
   }
   if (key == "causal") {
-    p.with_causal(value == "top-left" ? Position::top_left : Position::bottom_right);
+    p.causal = 1;
+    if (p.position != TILEWISE_GIVEN)
+      p.position = value == "top-left" ? TILEWISE_TOP_LEFT : TILEWISE_BOTTOM_RIGHT;
     return value == "top-left" || value == "bottom-right";
   }
   if (key == "position") {
-    p.position = value == "top-left" ? TILEWISE_TOP_LEFT : TILEWISE_BOTTOM_RIGHT;
+    if (p.position != TILEWISE_GIVEN)
+      p.position = value == "top-left" ? TILEWISE_TOP_LEFT : TILEWISE_BOTTOM_RIGHT;
     return value == "top-left" || value == "bottom-right";
   }
   if (key == "q_offset") {

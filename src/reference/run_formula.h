@@ -9,6 +9,13 @@
 
 namespace tilewise {
 
+// Places in `rows` of each sequence's rows.
+inline std::vector<std::vector<size_t>> places_by_sequence(const std::vector<RowId>& rows, int64_t batch) {
+  std::vector<std::vector<size_t>> places(static_cast<size_t>(batch));
+  for (size_t r = 0; r < rows.size(); ++r) places[static_cast<size_t>(rows[r].sequence)].push_back(r);
+  return places;
+}
+
 template <typename Real>
 ForwardResult<Real> run_forward(const ForwardParams& p, const RowSelection& selection) {
   ForwardResult<Real> result;
@@ -16,11 +23,12 @@ ForwardResult<Real> run_forward(const ForwardParams& p, const RowSelection& sele
   const size_t count = result.rows.size();
   result.o.resize(count * static_cast<size_t>(p.heads_q * p.head_dim_v));
   result.lse.resize(count * static_cast<size_t>(p.heads_q));
+  const auto places = places_by_sequence(result.rows, p.batch);
   for (int64_t b = 0; b < p.batch; ++b) {
+    if (places[static_cast<size_t>(b)].empty()) continue;
     for (int64_t h = 0; h < p.heads_q; ++h) {
       const HeadFormula<Real> formula(p, b, h);
-      for (size_t r = 0; r < count; ++r) {
-        if (result.rows[r].sequence != b) continue;
+      for (const size_t r : places[static_cast<size_t>(b)]) {
         const auto row = formula.forward_row(result.rows[r].row);
         const size_t at = r * static_cast<size_t>(p.heads_q) + static_cast<size_t>(h);
         std::copy(row.o.begin(), row.o.end(), result.o.begin() + static_cast<int64_t>(at) * p.head_dim_v);
@@ -47,16 +55,17 @@ BackwardResult<Real> run_backward(const BackwardParams& p, const RowSelection& q
   }
   if (whole && p.sinks != nullptr) result.dsinks.resize(static_cast<size_t>(p.heads_q));
 
+  const auto query_places = places_by_sequence(result.query_rows, p.batch);
+  const auto key_places = places_by_sequence(result.key_rows, p.batch);
   for (int64_t b = 0; b < p.batch; ++b) {
     const SequenceShape shape = shape_of_sequence(p, b);
     std::vector<int64_t> dq_slot(static_cast<size_t>(shape.q_rows), -1);
-    for (size_t r = 0; r < result.query_rows.size(); ++r) {
-      const RowId id = result.query_rows[r];
-      if (id.sequence == b) dq_slot[static_cast<size_t>(id.row)] = static_cast<int64_t>(r);
+    for (const size_t r : query_places[static_cast<size_t>(b)]) {
+      dq_slot[static_cast<size_t>(result.query_rows[r].row)] = static_cast<int64_t>(r);
     }
     std::vector<uint8_t> wants_key(static_cast<size_t>(shape.kv_rows), 0);
-    for (const RowId& id : result.key_rows) {
-      if (id.sequence == b) wants_key[static_cast<size_t>(id.row)] = 1;
+    for (const size_t r : key_places[static_cast<size_t>(b)]) {
+      wants_key[static_cast<size_t>(result.key_rows[r].row)] = 1;
     }
     for (int64_t kv_head = 0; kv_head < p.heads_kv; ++kv_head) {
       std::vector<Real> dk(static_cast<size_t>(shape.kv_rows * p.head_dim));
@@ -75,9 +84,8 @@ BackwardResult<Real> run_backward(const BackwardParams& p, const RowSelection& q
           formula.backward_row(p, i, sums);
         }
       }
-      for (size_t r = 0; r < result.key_rows.size(); ++r) {
+      for (const size_t r : key_places[static_cast<size_t>(b)]) {
         const RowId id = result.key_rows[r];
-        if (id.sequence != b) continue;
         const int64_t at = static_cast<int64_t>(r) * p.heads_kv + kv_head;
         std::copy_n(dk.begin() + id.row * p.head_dim, p.head_dim, result.dk.begin() + at * p.head_dim);
         std::copy_n(dv.begin() + id.row * p.head_dim_v, p.head_dim_v, result.dv.begin() + at * p.head_dim_v);

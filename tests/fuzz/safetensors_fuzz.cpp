@@ -1,5 +1,4 @@
-// libFuzzer entry: cmake -DTILEWISE_FUZZ=ON with clang, then
-//   build/bin/safetensors_fuzz -max_total_time=60 tests/cases/onnx
+// libFuzzer entry; docs/building.md says how to build and run it.
 #include <cstdio>
 #include <cstdlib>
 

@@ -1,0 +1,406 @@
+// Faults of other kernels that a single case line cannot show: equal bits of two problems, strides beyond 32
+// bits, time, refusals. The lines are in cases/faults.txt; numbers are the records' of the guides.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+#include "core/text.h"
+#include "reference/elements.h"
+#include "tests/support/kernel_run.h"
+
+namespace tilewise {
+namespace {
+
+using namespace testing_support;
+
+Case parsed(const std::string& line) {
+  auto c = parse_case(line);
+  EXPECT_TRUE(c.ok()) << c.status().message();
+  return *c;
+}
+
+// body(kernel, data) for every kernel of a direction that takes the case, in each of the case's dtypes.
+template <typename F>
+void for_each_run(const Case& c, Direction direction, F&& body) {
+  for (const DType dtype : c.dtypes) {
+    CaseData data(c, dtype, 5);
+    data.set_forward_result(expect_forward(data.params(Direction::forward)));
+    int ran = 0;
+    for (const Kernel* kernel : kernels_of(direction)) {
+      SCOPED_TRACE(cat(kernel->name, " on ", c.text, " dtype=", name_of(dtype)));
+      const RunResult result = run_kernel(shared_context(), kernel->name, data, direction);
+      ASSERT_EQ(result.failure, "");
+      if (!result.ran) continue;
+      ++ran;
+      body(*kernel, data);
+    }
+    EXPECT_GT(ran, 0) << c.text;
+  }
+}
+
+std::vector<float> values_of(const CaseTensor& tensor) {
+  std::vector<float> values;
+  for_each_element(tensor.view(), [&](const std::vector<int64_t>&, int64_t at, int64_t) {
+    values.push_back(static_cast<float>(read_element(tensor.data(), tensor.dtype(), at)));
+  });
+  return values;
+}
+
+std::vector<std::byte> bytes_of(const CaseTensor& tensor, int64_t first, int64_t count) {
+  const auto size = static_cast<size_t>(element_bytes(tensor.dtype()));
+  const auto* from = static_cast<const std::byte*>(tensor.data()) + static_cast<size_t>(first) * size;
+  return {from, from + static_cast<size_t>(count) * size};
+}
+
+TEST(Faults, D07_AGradientOfLseAloneReachesTheLogits) {
+  const Case c = parsed(
+      "name=lse seqlen_q=1 seqlen_kv=2 head_dim=1 softmax_scale=1 dlse=1 dtype=f32 "
+      "inputs=channel:1:0:1.0986122886681098");
+  CaseData data(c, DType::f32, 1);
+  *static_cast<float*>(data.dlse.data()) = 1.0f;
+  *static_cast<float*>(data.dout.data()) = 0.0f;
+  data.set_forward_result(expect_forward(data.params(Direction::forward)));
+  for (const Kernel* kernel : kernels_of(Direction::backward)) {
+    SCOPED_TRACE(kernel->name);
+    const RunResult result = run_kernel(shared_context(), kernel->name, data, Direction::backward);
+    ASSERT_EQ(result.failure, "");
+    if (!result.ran) continue;
+    // q = 1 and scale = 1, so dk is the gradient of the logits.
+    EXPECT_NEAR(values_of(data.dk)[0], 0.25f, 1e-6f);
+    EXPECT_NEAR(values_of(data.dk)[1], 0.75f, 1e-6f);
+  }
+}
+
+TEST(Faults, F04_AWindowOfEveryEarlierKeyIsCausalBitForBit) {
+  const char* sizes = "name=window heads_q=2 seqlen_q=150 head_dim=16 ";
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    std::map<std::string, std::vector<float>> causal;
+    const auto first_output = [&](CaseData& data) {
+      return values_of(direction == Direction::forward ? data.o : data.dq);
+    };
+    for_each_run(parsed(cat(sizes, "causal=bottom-right")), direction,
+                 [&](const Kernel& kernel, CaseData& data) {
+                   causal[cat(kernel.name, name_of(data.dtype))] = first_output(data);
+                 });
+    for_each_run(parsed(cat(sizes, "window=149,0")), direction, [&](const Kernel& kernel, CaseData& data) {
+      EXPECT_EQ(causal[cat(kernel.name, name_of(data.dtype))], first_output(data));
+    });
+  }
+}
+
+TEST(Faults, C08_C09_ProductsBeyondTheRangeOfF16StayFinite) {
+  for (const char* inputs : {"max_half", "half_overflow"}) {
+    const Case c = parsed(cat("name=range seqlen_q=9 head_dim=64 dtype=f16 inputs=", inputs));
+    for_each_run(c, Direction::forward, [](const Kernel&, CaseData& data) {
+      for (const float x : values_of(data.o)) EXPECT_TRUE(std::isfinite(x));
+    });
+  }
+}
+
+TEST(Faults, C01_C09_EqualKeysGiveTheMeanOfV) {
+  for (const char* inputs : {"sentinel", "half_overflow", "constant_k"}) {
+    const Case c = parsed(cat("name=mean seqlen_q=3 seqlen_kv=3 head_dim=128 dtype=f32 inputs=", inputs));
+    for_each_run(c, Direction::forward, [](const Kernel&, CaseData& data) {
+      const std::vector<float> o = values_of(data.o), v = values_of(data.v);
+      for (size_t d = 0; d < 128; ++d) {
+        const float mean = (v[d] + v[128 + d] + v[256 + d]) / 3.0f;
+        EXPECT_NEAR(o[d], mean, 2e-6f);
+        EXPECT_NEAR(o[256 + d], mean, 2e-6f);
+      }
+    });
+  }
+}
+
+// The whole weight matrix is visible with V = I, and with dout = I the backward's dV is its transpose.
+TEST(Faults, P01_BackwardDropsTheSameWeights) {
+  const Case c = parsed(
+      "name=same heads_q=2 seqlen_q=70 head_dim=16 head_dim_v=70 inputs=identity dropout=0.48 "
+      "dropout_seed=77 dropout_offset=12 causal=bottom-right dtype=f32");
+  CaseData data(c, DType::f32, 5);
+  const Expectation forward_answer = expect_forward(data.params(Direction::forward));
+  data.set_forward_result(forward_answer);
+  const std::vector<double>& weights = forward_answer.find("o")->ref;  // [row, head, key]
+  for_each_run(c, Direction::backward, [&](const Kernel&, CaseData& run) {
+    const std::vector<float> dv = values_of(run.dv);  // [key, head, row]
+    int dropped = 0;
+    for (size_t i = 0; i < 70; ++i) {
+      for (size_t h = 0; h < 2; ++h) {
+        for (size_t j = 0; j < 70; ++j) {
+          const double weight = weights[(i * 2 + h) * 70 + j];
+          EXPECT_NEAR(static_cast<double>(dv[(j * 2 + h) * 70 + i]), weight, 1e-6);
+          if (j <= i && weight == 0.0) ++dropped;
+        }
+      }
+    }
+    EXPECT_GT(dropped, 2000);  // of 4970
+    EXPECT_LT(dropped, 2800);
+  });
+}
+
+TEST(Faults, P05_AnotherOffsetDropsOthersTheSameOneRepeats) {
+  const std::string line =
+      "name=offset heads_q=2 seqlen_q=40 head_dim=16 dropout=0.5 dropout_seed=3 dropout_offset=";
+  for (const Kernel* kernel : kernels_of(Direction::forward)) {
+    SCOPED_TRACE(kernel->name);
+    std::vector<std::vector<float>> o;
+    for (const char* offset : {"0", "1", "0"}) {
+      CaseData data(parsed(line + offset), kernel->dtype == DType::none ? DType::f32 : kernel->dtype, 5);
+      const RunResult result = run_kernel(shared_context(), kernel->name, data, Direction::forward);
+      ASSERT_EQ(result.failure, "");
+      if (result.ran) o.push_back(values_of(data.o));
+    }
+    if (o.empty()) continue;
+    EXPECT_NE(o[0], o[1]);
+    EXPECT_EQ(o[0], o[2]);
+  }
+}
+
+TEST(Faults, Q01_AHundredBackwardsAreEqual) {
+  const Case c = parsed(
+      "name=hundred heads_q=4 heads_kv=2 seqlen_q=70 seqlen_kv=150 head_dim=16 dtype=f32 "
+      "bias=11qk:random sinks=random dlse=1 deterministic=1");
+  CaseData data(c, DType::f32, 5);
+  data.set_forward_result(expect_forward(data.params(Direction::forward)));
+  data.poison_outputs(Direction::backward, Poison::nan);
+  const Expectation answer = expect_backward(data.params(Direction::backward));
+  for (const Kernel* kernel : kernels_of(Direction::backward)) {
+    if (kernel->target == Target::reference) continue;
+    SCOPED_TRACE(kernel->name);
+    const RunResult result =
+        run_kernel(shared_context(), kernel->name, data, Direction::backward, {4, Poison::nan});
+    ASSERT_EQ(result.failure, "");
+    if (!result.ran) continue;
+    const auto bits = output_bits(data, Direction::backward, answer);
+    for (int n = 0; n < 100; ++n) {
+      run_kernel(shared_context(), kernel->name, data, Direction::backward, {4, Poison::nan});
+      ASSERT_EQ(first_difference(data, Direction::backward, answer, bits), "") << "run " << n;
+    }
+  }
+}
+
+// A sequence alone, then as the middle one of three with other lengths round it.
+TEST(Faults, Q05_ASequenceDoesNotDependOnItsNeighbours) {
+  const std::string options =
+      " heads_q=4 heads_kv=2 head_dim=24 causal=bottom-right batch_invariant=1 dtype=f32";
+  const Case alone = parsed("name=alone cu_seqlens_q=0,70 cu_seqlens_kv=0,90" + options);
+  const Case among = parsed("name=among cu_seqlens_q=0,33,103,104 cu_seqlens_kv=0,200,290,291" + options);
+  CaseData one(alone, DType::f32, 5), three(among, DType::f32, 9);
+  const auto copy = [](const CaseTensor& from, CaseTensor* to, int64_t row) {
+    const int64_t width = from.view().stride[0];
+    std::memcpy(static_cast<float*>(to->data()) + row * width, from.data(),
+                static_cast<size_t>(from.view().shape[0] * width) * sizeof(float));
+  };
+  copy(one.q, &three.q, 33);
+  copy(one.dout, &three.dout, 33);
+  copy(one.k, &three.k, 200);
+  copy(one.v, &three.v, 200);
+  one.set_forward_result(expect_forward(one.params(Direction::forward)));
+  three.set_forward_result(expect_forward(three.params(Direction::forward)));
+  int ran = 0;
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    for (const Kernel* kernel : kernels_of(direction)) {
+      SCOPED_TRACE(kernel->name);
+      const RunResult a = run_kernel(shared_context(), kernel->name, one, direction);
+      const RunResult b = run_kernel(shared_context(), kernel->name, three, direction, {3, Poison::large});
+      ASSERT_EQ(a.failure, "");
+      ASSERT_EQ(b.failure, "");
+      if (!a.ran || !b.ran) continue;
+      ++ran;
+      if (direction == Direction::forward) {
+        EXPECT_EQ(bytes_of(one.o, 0, 70 * 96), bytes_of(three.o, 33 * 96, 70 * 96));
+        for (int64_t h = 0; h < 4; ++h) {
+          EXPECT_EQ(bytes_of(one.lse, h * 70, 70), bytes_of(three.lse, h * 104 + 33, 70));
+        }
+        one.set_forward_result(expect_forward(one.params(Direction::forward)));
+        three.set_forward_result(expect_forward(three.params(Direction::forward)));
+      } else {
+        EXPECT_EQ(bytes_of(one.dq, 0, 70 * 96), bytes_of(three.dq, 33 * 96, 70 * 96));
+        EXPECT_EQ(bytes_of(one.dk, 0, 90 * 48), bytes_of(three.dk, 200 * 48, 90 * 48));
+        EXPECT_EQ(bytes_of(one.dv, 0, 90 * 48), bytes_of(three.dv, 200 * 48, 90 * 48));
+      }
+    }
+  }
+  EXPECT_GT(ran, 1);
+}
+
+// Memory that is there only where it is touched.
+class SparseMemory {
+ public:
+  explicit SparseMemory(size_t bytes) : bytes_(bytes) {
+    void* at =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    data_ = at == MAP_FAILED ? nullptr : at;
+  }
+  ~SparseMemory() {
+    if (data_ != nullptr) munmap(data_, bytes_);
+  }
+  SparseMemory(const SparseMemory&) = delete;
+  SparseMemory& operator=(const SparseMemory&) = delete;
+  void* data() const { return data_; }
+
+ private:
+  size_t bytes_;
+  void* data_;
+};
+
+// One tensor at a time gets strides whose offsets pass 2^31 and 2^32 elements; the answer may not change.
+TEST(Faults, K_StridesBeyond32Bits) {
+  constexpr int64_t kStride = 0x60000001;  // three rows or sequences: the last one lies past 2^31 and 2^32
+  const Case c = parsed(
+      "name=huge batch=3 heads_q=2 heads_kv=1 seqlen_q=3 seqlen_kv=4 head_dim=8 mask=b1qk:random:0.7 "
+      "bias=bhqk:random dtype=f32 poison_unseen=0");
+  using Member = tilewise_tensor tilewise_tensors::*;
+  struct Subject {
+    const char* name;
+    Member member;
+    CaseTensor CaseData::*tensor;
+    int dimension;  // that is spread
+  };
+  const Subject subjects[] = {
+      {"q", &tilewise_tensors::q, &CaseData::q, 0},
+      {"q rows", &tilewise_tensors::q, &CaseData::q, 1},
+      {"k", &tilewise_tensors::k, &CaseData::k, 0},
+      {"k rows", &tilewise_tensors::k, &CaseData::k, 1},
+      {"v rows", &tilewise_tensors::v, &CaseData::v, 1},
+      {"v", &tilewise_tensors::v, &CaseData::v, 0},
+      {"o", &tilewise_tensors::o, &CaseData::o, 0},
+      {"o rows", &tilewise_tensors::o, &CaseData::o, 1},
+      {"bias", &tilewise_tensors::bias, &CaseData::bias, 0},
+      {"bias rows", &tilewise_tensors::bias, &CaseData::bias, 2},
+      {"mask", &tilewise_tensors::mask, &CaseData::mask, 0},
+      {"mask rows", &tilewise_tensors::mask, &CaseData::mask, 2},
+      {"dout rows", &tilewise_tensors::dout, &CaseData::dout, 1},
+      {"dq rows", &tilewise_tensors::dq, &CaseData::dq, 1},
+      {"dk rows", &tilewise_tensors::dk, &CaseData::dk, 1},
+      {"dv", &tilewise_tensors::dv, &CaseData::dv, 0},
+      {"dbias", &tilewise_tensors::dbias, &CaseData::dbias, 0},
+      {"lse", &tilewise_tensors::lse, &CaseData::lse, 0},
+  };
+  SparseMemory memory(size_t{4} * 4 * kStride);
+  if (memory.data() == nullptr) GTEST_SKIP() << "no address space for 24 GB of sparse memory";
+  int ran = 0;
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    for (const Kernel* kernel : kernels_of(direction)) {
+      CaseData data(c, DType::f32, 5);
+      const Expectation forward_answer = expect_forward(data.params(Direction::forward));
+      data.set_forward_result(forward_answer);
+      const RunResult plain = run_kernel(shared_context(), kernel->name, data, direction);
+      ASSERT_EQ(plain.failure, "") << kernel->name;
+      if (!plain.ran) continue;
+      for (const Subject& subject : subjects) {
+        SCOPED_TRACE(cat(kernel->name, ", huge stride of ", subject.name));
+        Tensors tensors = data.tensors(direction);
+        tilewise_tensor& spread = tensors.*subject.member;
+        if (spread.dtype == TILEWISE_NONE) continue;
+        const CaseTensor& compact = data.*subject.tensor;
+        const auto size = static_cast<size_t>(element_bytes(compact.dtype()));
+        spread.data = memory.data();
+        spread.stride[subject.dimension] = kStride;
+        const auto at = [&](const std::vector<int64_t>& index) {
+          int64_t offset = 0;
+          for (int n = 0; n < spread.rank; ++n) offset += index[static_cast<size_t>(n)] * spread.stride[n];
+          return static_cast<std::byte*>(memory.data()) + static_cast<size_t>(offset) * size;
+        };
+        const bool is_input = (spread.flags & TILEWISE_READ_ONLY) != 0;
+        const auto* from = static_cast<const std::byte*>(compact.data());
+        for_each_element(compact.view(), [&](const std::vector<int64_t>& index, int64_t offset, int64_t) {
+          if (is_input) std::memcpy(at(index), from + static_cast<size_t>(offset) * size, size);
+        });
+        Problem problem = data.problem(direction);
+        problem.alignment = 4;
+        Limits limits;
+        limits.kernel = kernel->name;
+        const auto plan = tilewise::plan(problem, shared_context().context(), limits);
+        ASSERT_TRUE(plan.ok()) << plan.status().message();
+        Workspace workspace(*plan);
+        // What the plain run gave, and what is left of it after the outputs have been overwritten.
+        const auto outputs = data.outputs(direction);
+        std::vector<std::vector<float>> right;
+        for (const auto& [name, tensor] : outputs) right.push_back(values_of(*tensor));
+        const Status status = direction == Direction::forward
+                                  ? forward(shared_context().context(), *plan, tensors, workspace)
+                                  : backward(shared_context().context(), *plan, tensors, workspace);
+        ASSERT_TRUE(status.ok()) << status.message();
+        ++ran;
+        for (size_t n = 0; n < outputs.size(); ++n) {
+          std::vector<float> got;
+          const bool moved = outputs[n].second == &(data.*subject.tensor) && !is_input;
+          for_each_element(outputs[n].second->view(),
+                           [&](const std::vector<int64_t>& index, int64_t offset, int64_t) {
+                             float x = 0.0f;
+                             const auto* here = static_cast<const std::byte*>(outputs[n].second->data()) +
+                                                static_cast<size_t>(offset) * 4;
+                             std::memcpy(&x, moved ? at(index) : here, sizeof x);
+                             got.push_back(x);
+                           });
+          EXPECT_EQ(got, right[n]) << outputs[n].first;
+        }
+      }
+    }
+  }
+  EXPECT_GT(ran, 10);
+}
+
+double seconds_of(const Kernel& kernel, CaseData& data) {
+  double best = 1e9;
+  for (int n = 0; n < 9; ++n) {
+    const auto start = std::chrono::steady_clock::now();
+    if (!run_kernel(shared_context(), kernel.name, data, Direction::forward).ran) return -1.0;
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return best;
+}
+
+TEST(Faults, C15_HiddenKeysAreNotSlow) {
+  const std::string line = "name=slow heads_q=4 seqlen_q=256 head_dim=32 dtype=f32 bias=11qk:";
+  CaseData open(parsed(line + "random"), DType::f32, 5),
+      hidden(parsed(line + "minus:0.9:1e30"), DType::f32, 5);
+  for (const Kernel* kernel : kernels_of(Direction::forward)) {
+    if (kernel->target == Target::reference) continue;
+    const double usual = seconds_of(*kernel, open);
+    if (usual < 0) continue;
+    // Denormal weights cost a factor of 100 where this happened; 4 leaves room for a busy machine.
+    EXPECT_LT(seconds_of(*kernel, hidden), 4.0 * usual) << kernel->name;
+  }
+}
+
+Status plan_status(const std::string& line, void (*change)(Problem*)) {
+  CaseData data(parsed(line), DType::f32, 1);
+  Problem problem = data.problem(Direction::forward);
+  change(&problem);
+  return plan(problem, shared_context().context()).status();
+}
+
+TEST(Faults, F05_OnlyMinusOneMeansUnbounded) {
+  const Status left = plan_status("name=left window=-3,0", [](Problem*) {});
+  EXPECT_EQ(left.code(), Code::invalid);
+  EXPECT_NE(left.message().find("window_left"), std::string::npos) << left.message();
+  const Status right = plan_status("name=right causal=bottom-right window=-1,-3", [](Problem*) {});
+  EXPECT_EQ(right.code(), Code::invalid);
+  EXPECT_NE(right.message().find("window_right"), std::string::npos) << right.message();
+}
+
+TEST(Faults, G06_NoHeadDimIsAnErrorNotASignal) {
+  const Status status = plan_status("name=dim", [](Problem* p) { p->head_dim = 0; });
+  EXPECT_EQ(status.code(), Code::invalid);
+  EXPECT_NE(status.message().find("head_dim"), std::string::npos) << status.message();
+}
+
+TEST(Faults, J_HeadsThatDoNotDivideAreAnError) {
+  const Status status = plan_status("name=heads heads_q=4", [](Problem* p) { p->heads_kv = 3; });
+  EXPECT_EQ(status.code(), Code::invalid);
+  EXPECT_NE(status.message().find("heads_kv"), std::string::npos) << status.message();
+}
+
+TEST(Faults, L03_AMaskLargerThanTheSequenceIsAnError) {
+  const Status status =
+      plan_status("name=mask seqlen_q=20 mask=11qk:open", [](Problem* p) { p->mask_shape[3] = 32; });
+  EXPECT_EQ(status.code(), Code::invalid);
+  EXPECT_NE(status.message().find("mask"), std::string::npos) << status.message();
+}
+
+}  // namespace
+}  // namespace tilewise
