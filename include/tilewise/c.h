@@ -145,7 +145,7 @@ typedef struct tilewise_problem {
   int32_t position;        /* tilewise_position */
   float softmax_scale;     /* NaN = 1/sqrt(head_dim); 0 and negative are legal */
   float softcap;           /* cap * tanh(score / cap); 0 = none */
-  float dropout_p;         /* 0 = none; in [0, 1] */
+  float dropout_p;         /* 0 = none; in [0, 1) */
   int32_t wants;           /* backward: tilewise_gradient bits */
   int32_t accumulate;      /* backward: add to dq, dk, dv (which must be fp32) instead of overwriting them */
   int32_t deterministic;

@@ -113,10 +113,10 @@ Status run(const tilewise_context& context, const tilewise_plan& plan, const til
             "call at a time, and zeros before the first"};
   }
   Executor* executor = context.executor.get();
-  const Schedule schedule{.threads = std::max(1, std::min(plan.threads, executor->workers())),
-                          .tile_m = plan.tile_m,
-                          .tile_n = plan.tile_n,
-                          .num_splits = plan.num_splits};
+  // The plan's threads, whatever the executor has: kernels lay their scratch out for them. It runs fewer at
+  // once.
+  const Schedule schedule{
+      .threads = plan.threads, .tile_m = plan.tile_m, .tile_n = plan.tile_n, .num_splits = plan.num_splits};
   const Launch launch{.executor = executor,
                       .scratch = static_cast<char*>(workspace.data) + TILEWISE_CONTROL_BYTES,
                       .scratch_bytes = plan.workspace_bytes - TILEWISE_CONTROL_BYTES,

@@ -2,8 +2,9 @@
 // on every backend. One 32-bit hash serves the two keys 2n and 2n+1: neighbours in a row of S on every layout
 // that we use.
 //
-// Cost a hash: 2 multiplications, 4 shifts and 4 exclusive ors, so about 5 integer operations a score; the
-// state of a row is made once a row (docs/decisions/dropout.md has the alternatives and their costs).
+// Cost a hash: 3 multiplications (one of them uniform where lanes are queries), 3 shifts, 4 exclusive ors and
+// an addition, so about 5 integer operations a score; the state of a row is made once a row
+// (docs/decisions/dropout.md has the alternatives and their costs).
 #ifndef TILEWISE_CORE_DROPOUT_H_
 #define TILEWISE_CORE_DROPOUT_H_
 
@@ -46,13 +47,16 @@ TILEWISE_HD inline DropoutRow dropout_row(uint64_t seed, uint64_t offset, int64_
   return {static_cast<uint32_t>(x), static_cast<uint32_t>(x >> 32)};
 }
 
+constexpr uint32_t kDropoutKeyFactor = 0x9e3779b1u, kDropoutFactor1 = 0x21f0aaadu,
+                   kDropoutFactor2 = 0x735a2d97u;
+
 // Hash of the key pair `key / 2`: its low half belongs to the even key, its high half to the odd one.
 TILEWISE_HD inline uint32_t dropout_pair(DropoutRow row, uint32_t key_pair) {
-  uint32_t x = key_pair * 0x9e3779b1u + row.a;
+  uint32_t x = key_pair * kDropoutKeyFactor + row.a;
   x ^= x >> 16;
-  x *= 0x21f0aaadu;
+  x *= kDropoutFactor1;
   x ^= (x >> 15) ^ row.b;
-  x *= 0x735a2d97u;
+  x *= kDropoutFactor2;
   x ^= x >> 15;
   return x;
 }

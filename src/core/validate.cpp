@@ -146,8 +146,8 @@ Status check_scores(const tilewise_problem& p) {
   if (!(p.softcap >= 0.0f) || std::isinf(p.softcap)) {
     return broken(cat("softcap is ", p.softcap, "; accepted: 0 (none) or a positive finite number"));
   }
-  if (!(p.dropout_p >= 0.0f && p.dropout_p <= 1.0f)) {
-    return broken(cat("dropout_p is ", p.dropout_p, "; accepted: 0 (none) to 1"));
+  if (!(p.dropout_p >= 0.0f && p.dropout_p < 1.0f)) {
+    return broken(cat("dropout_p is ", p.dropout_p, "; accepted: 0 (none) or more, below 1"));
   }
   return {};
 }

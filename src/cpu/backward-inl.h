@@ -115,12 +115,13 @@ class BackwardRun {
     }
     if (p_.dq.data) write_dq(w, s, b, head, split);
     if (p_.dsinks && split == 0) {
+      const float sink = p_.sinks[head * p_.sinks_stride];
       double sum = 0.0;
       for (int64_t i = 0; i < s.len_q; ++i) {
         const float lse = p_.lse.data[b * p_.lse.batch_stride + head * p_.lse.head_stride +
                                       (s.q_begin + i) * p_.lse.row_stride];
-        if (lse == kNegativeInfinity) continue;
-        sum -= std::exp(static_cast<double>(p_.sinks[head * p_.sinks_stride]) - lse) * w.delta[i];
+        if (lse == kNegativeInfinity || sink == kNegativeInfinity) continue;
+        sum -= std::exp(static_cast<double>(sink) - lse) * w.delta[i];
       }
       shared_.sink_parts[b * p_.heads_q + head] = sum;
     }
@@ -197,8 +198,7 @@ class BackwardRun {
     }
     for (int64_t c = 0; c < n; ++c) {
       const float value = values[c] * scale;
-      store_element(t.data, t.dtype, at + c,
-                    load_element(t.data, t.dtype, at + c) + value);
+      store_element(t.data, t.dtype, at + c, load_element(t.data, t.dtype, at + c) + value);
     }
   }
 

@@ -57,7 +57,7 @@ inline void TileGradients(const BackwardParams& p, const QueryBlock& block, cons
     MaskIntervals(w.p, tile_m, block.lanes, j0, n);
   }
   const bool dropped = p.dropout_threshold != 0;
-  if (dropped) load_dropout(w.keep, tile_m, p, block.lanes, j0, n);
+  if (dropped) LoadDropout(w.keep, tile_m, p, block.lanes, j0, n);
 
   const D d;
   // score - lse is rounded once, as a difference, before it goes to log2 units: both can be large beside it.
@@ -124,12 +124,13 @@ inline void PackQueryBlock(QueryBlock& block, const BackwardParams& p, const Seq
       block.delta[r] = Dot(dout, row_buffer, p.head_dim_v);
     }
     if (p.dlse.data) block.delta[r] -= stat(p.dlse);
-    if (block.lanes.sees_nothing(r)) {
+    const float lse = stat(p.lse);
+    // lse -inf: bias or mask hides what the interval leaves. Its dO must not meet a zero of P.
+    if (block.lanes.sees_nothing(r) || lse == kNegativeInfinity) {
       std::memset(dout, 0, static_cast<size_t>(p.head_dim_v) * sizeof(float));
       continue;
     }
-    const float lse = stat(p.lse);
-    if (lse != kNegativeInfinity) block.lse[r] = lse;
+    block.lse[r] = lse;
     ConvertRow(block.q + r * pitch_qk, p.q, at(p.q), p.head_dim);
   }
   Transpose<false>(block.q, pitch_qk, tile_m, static_cast<int>(p.head_dim), block.q_t, tile_m, 1.0f);

@@ -184,7 +184,7 @@ class ForwardRun {
     else
       weights<false>(w, block, n, exact);
     if (p_.dropout_threshold) {
-      load_dropout(w.keep, width, p_, *block.lanes, j0, n);
+      LoadDropout(w.keep, width, p_, *block.lanes, j0, n);
       Multiply(w.s, w.keep, static_cast<int64_t>(n) * width);
     }
     if (exact)

@@ -22,7 +22,9 @@ void fill_lanes(Lanes& lanes, const ForwardParams& p, const Sequence& sequence, 
     lanes.hi[r] = static_cast<int32_t>(keys.hi);
     lanes.row[r] = static_cast<int32_t>(row);
     lanes.head[r] = static_cast<int32_t>(head);
-    lanes.position[r] = static_cast<int32_t>(clamp_index(row + sequence.q_offset, -(1 << 30), 1 << 30));
+    const int64_t position = row + sequence.q_offset, near = clamp_index(position, -(1 << 30), 1 << 30);
+    lanes.position[r] = static_cast<int32_t>(near);
+    lanes.beyond[r] = static_cast<float>(position > near ? position - near : near - position);
     lanes.slope[r] =
         p.alibi_slopes ? p.alibi_slopes[b * p.alibi_batch_stride + head * p.alibi_head_stride] : 0.0f;
     lanes.segment[r] = 0;
@@ -40,7 +42,7 @@ void fill_lanes(Lanes& lanes, const ForwardParams& p, const Sequence& sequence, 
   for (int r = count; r < kMaxLanes; ++r) {
     lanes.lo[r] = lanes.hi[r] = lanes.row[r] = lanes.position[r] = lanes.segment[r] = 0;
     lanes.head[r] = static_cast<int32_t>(first_head);
-    lanes.slope[r] = 0.0f;
+    lanes.slope[r] = lanes.beyond[r] = 0.0f;
     lanes.dropout_a[r] = lanes.dropout_b[r] = 0;
   }
 }
@@ -89,18 +91,6 @@ bool load_bias_and_mask(float* add, int64_t ld, const ForwardParams& p, const La
     }
   }
   return true;
-}
-
-void load_dropout(float* keep, int64_t ld, const ForwardParams& p, const Lanes& lanes, int64_t j0, int n) {
-  const float scale = dropout_scale_of(p.dropout_threshold);
-  for (int j = 0; j < n; ++j) {
-    const auto pair = static_cast<uint32_t>((j0 + j) >> 1);
-    const int shift = ((j0 + j) & 1) ? 16 : 0;
-    for (int64_t r = 0; r < ld; ++r) {
-      const uint32_t bits = (dropout_pair({lanes.dropout_a[r], lanes.dropout_b[r]}, pair) >> shift) & 0xffffu;
-      keep[j * ld + r] = bits >= p.dropout_threshold ? scale : 0.0f;
-    }
-  }
 }
 
 float load_element(const void* data, DType dtype, int64_t at) {

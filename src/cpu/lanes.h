@@ -29,6 +29,7 @@ struct Lanes {
   alignas(64) int32_t position[kMaxLanes];
   alignas(64) int32_t segment[kMaxLanes];
   alignas(64) float slope[kMaxLanes];
+  alignas(64) float beyond[kMaxLanes];  // |position| past 2^30: what `position` was clamped by
   alignas(64) uint32_t dropout_a[kMaxLanes];
   alignas(64) uint32_t dropout_b[kMaxLanes];
 
@@ -52,9 +53,6 @@ SegmentBounds load_key_segments(int32_t* ids, const ForwardParams& p, const Sequ
 // where the call has neither.
 bool load_bias_and_mask(float* add, int64_t ld, const ForwardParams& p, const Lanes& lanes, int64_t j0,
                         int n);
-
-// keep[key][lane]: 0 or 1/(1-p).
-void load_dropout(float* keep, int64_t ld, const ForwardParams& p, const Lanes& lanes, int64_t j0, int n);
 
 float load_element(const void* data, DType dtype, int64_t at);
 void store_element(void* data, DType dtype, int64_t at, float value);

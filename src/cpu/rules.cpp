@@ -58,6 +58,19 @@ double relative_rate(Target target, uint64_t isa) {
   }
 }
 
+int64_t lanes_of(Target target) {
+  switch (target) {
+    case Target::avx512:
+      return 16;
+    case Target::avx2:
+      return 8;
+    case Target::neon:
+      return 4;
+    default:
+      return 1;
+  }
+}
+
 // Share of that rate that the products reach, by measurement (docs/performance/cpu.md).
 constexpr double kFusedEfficiency = 0.85;
 constexpr double kStandardEfficiency = 0.80;
@@ -72,6 +85,9 @@ std::string refuses(const Kernel& kernel, const Problem& problem, const DeviceIn
     return std::string("stores k and v as ") + name_of(kernel.dtype) + "; " + tensor + " is " +
            name_of(static_cast<DType>(dtype));
   };
+  if (kernel.standard && problem.batch_invariant)
+    return "holds a whole score matrix, so its memory follows the batch; batch_invariant asks for a fused "
+           "kernel";
   if (problem.dtype_k != static_cast<int32_t>(kernel.dtype)) return wrong("k", problem.dtype_k);
   if (problem.dtype_v != static_cast<int32_t>(kernel.dtype)) return wrong("v", problem.dtype_v);
   const int64_t dim = std::max(problem.head_dim, problem.head_dim_v);
@@ -79,8 +95,7 @@ std::string refuses(const Kernel& kernel, const Problem& problem, const DeviceIn
     return "takes head_dim and head_dim_v up to " + std::to_string(kMaxHeadDim) + "; the larger is " +
            std::to_string(dim);
   const int64_t rows = std::max(problem.seqlen_q, problem.seqlen_kv);
-  if (rows > INT32_MAX - 4096)
-    return "takes sequences below 2^31 - 4096 rows; the longest has " + std::to_string(rows);
+  if (rows > (1 << 30)) return "takes sequences of up to 2^30 rows; the longest has " + std::to_string(rows);
   return {};
 }
 
@@ -126,9 +141,11 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
     if (one_head * cores > static_cast<double>(device.l2_bytes) * cores)
       e.bytes += 2.0 * score_matrix_bytes(problem);
   } else {
-    // Half of a tile on the diagonal is computed for nothing; a tile's rows are padded to tile_m lanes.
-    const double rows = static_cast<double>(std::max<int64_t>(problem.seqlen_q, 1));
-    const double padded = static_cast<double>(multiple_of(schedule.tile_m, problem.seqlen_q));
+    // Rows are padded to whole vectors; a tile on the diagonal is computed whole.
+    const double rows = static_cast<double>(std::max<int64_t>(problem.seqlen_q, 1)) *
+                        static_cast<double>(problem.heads_q / std::max<int64_t>(problem.heads_kv, 1));
+    const double padded =
+        static_cast<double>(multiple_of(lanes_of(kernel.target), static_cast<int64_t>(rows)));
     work *= std::max(padded / rows, 1.0);
   }
   constexpr double kCallSeconds = 2e-6;

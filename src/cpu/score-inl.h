@@ -41,7 +41,7 @@ HWY_NOINLINE void FinishScores(float* HWY_RESTRICT s, int64_t ld, const Lanes& l
     const auto hi = hn::Load(di, lanes.hi + r);
     const auto position = hn::Load(di, lanes.position + r);
     const auto segment = hn::Load(di, lanes.segment + r);
-    const auto alibi = hn::Load(d, lanes.slope + r);
+    const auto alibi = hn::Load(d, lanes.slope + r), beyond = hn::Load(d, lanes.beyond + r);
     for (int j = 0; j < n; ++j) {
       float* at = s + j * ld + r;
       auto x = hn::Mul(factor, hn::Load(d, at));
@@ -57,12 +57,47 @@ HWY_NOINLINE void FinishScores(float* HWY_RESTRICT s, int64_t ld, const Lanes& l
         out = hn::Or(out, hn::Eq(a, hidden));
         x = hn::Add(x, a);
       }
-      if (p.alibi_slopes) x = hn::NegMulAdd(alibi, hn::ConvertTo(d, hn::Abs(hn::Sub(position, key))), x);
+      if (p.alibi_slopes) {
+        const auto distance = hn::ConvertTo(d, hn::Abs(hn::Sub(position, key)));
+        x = hn::NegMulAdd(alibi, hn::Add(distance, beyond), x);
+      }
       if (key_segments) {
         const auto other = hn::Not(hn::Eq(segment, hn::Set(di, key_segments[j])));
         out = hn::Or(out, hn::RebindMask(d, other));
       }
       hn::Store(hn::IfThenElse(out, hidden, x), d, at);
+    }
+  }
+}
+
+// keep[key][lane] of keys j0 .. j0 + n: 0 or 1/(1-p), by core/dropout.h; one hash serves the keys 2m and 2m
+// + 1.
+HWY_NOINLINE void LoadDropout(float* HWY_RESTRICT keep, int64_t ld, const ForwardParams& p,
+                              const Lanes& lanes, int64_t j0, int n) {
+  const hn::ScalableTag<float> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const hn::RebindToUnsigned<decltype(d)> du;
+  const auto scale = hn::Set(d, dropout_scale_of(p.dropout_threshold));
+  const auto threshold = hn::Set(di, static_cast<int32_t>(p.dropout_threshold));
+  const auto step = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t r = 0; r < ld; r += step) {
+    const auto a = hn::Load(du, lanes.dropout_a + r), b = hn::Load(du, lanes.dropout_b + r);
+    for (int64_t j = j0 & ~int64_t{1}; j < j0 + n; j += 2) {
+      auto x = hn::Add(a, hn::Set(du, static_cast<uint32_t>(j >> 1) * kDropoutKeyFactor));
+      x = hn::Xor(x, hn::ShiftRight<16>(x));
+      x = hn::Mul(x, hn::Set(du, kDropoutFactor1));
+      x = hn::Xor(x, hn::Xor(hn::ShiftRight<15>(x), b));
+      x = hn::Mul(x, hn::Set(du, kDropoutFactor2));
+      x = hn::Xor(x, hn::ShiftRight<15>(x));
+      const auto even = hn::And(x, hn::Set(du, 0xffffu)), odd = hn::ShiftRight<16>(x);
+      if (j >= j0) {
+        const auto dropped = hn::RebindMask(d, hn::Gt(threshold, hn::BitCast(di, even)));
+        hn::Store(hn::IfThenZeroElse(dropped, scale), d, keep + (j - j0) * ld + r);
+      }
+      if (j + 1 < j0 + n) {
+        const auto dropped = hn::RebindMask(d, hn::Gt(threshold, hn::BitCast(di, odd)));
+        hn::Store(hn::IfThenZeroElse(dropped, scale), d, keep + (j + 1 - j0) * ld + r);
+      }
     }
   }
 }

@@ -54,8 +54,9 @@ HWY_INLINE void Exponentials(float* s, int64_t ld, int n, int width, const float
   for (; x < width; x += kLanes) ExponentialColumns<1, kNatural>(s + x, ld, n, top + x, sum + x);
 }
 
-// The same for the exact product: -0 where the pair is hidden (S = -inf), and the least normal number where a
-// weight underflowed, whose product with an infinity is one.
+// The same for the exact product: -0 where the pair is hidden (S = -inf), and 2^-100 where a weight
+// underflowed: nothing beside the others, but its product with an infinity is one. (Not 2^-126: products with
+// it would be denormal, and slow.)
 template <bool kNatural>
 HWY_NOINLINE void ExponentialsMarked(float* HWY_RESTRICT s, int64_t ld, int n, int width,
                                      const float* HWY_RESTRICT top, float* HWY_RESTRICT sum) {
@@ -68,7 +69,7 @@ HWY_NOINLINE void ExponentialsMarked(float* HWY_RESTRICT s, int64_t ld, int n, i
       const V score = hn::Load(d, at);
       const V p = Weight<kNatural>(hn::Add(minus_top, score));
       total = hn::Add(total, p);
-      const V seen = hn::IfThenElse(hn::Eq(p, hn::Zero(d)), hn::Set(d, 0x1p-126f), p);
+      const V seen = hn::IfThenElse(hn::Eq(p, hn::Zero(d)), hn::Set(d, 0x1p-100f), p);
       hn::Store(hn::IfThenElse(hn::Eq(score, hn::Set(d, kNegativeInfinity)), hn::Set(d, -0.0f), seen), d, at);
     }
     hn::Store(hn::Add(hn::Load(d, sum + x), total), d, sum + x);

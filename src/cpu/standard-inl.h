@@ -99,7 +99,7 @@ class StandardRun {
     if (!p_.dropout_threshold) return;
     for (int j = 0; j < n; j += sizes_.tile_n) {
       const int count = std::min(sizes_.tile_n, n - j);
-      load_dropout(w.keep, m, p_, *block.lanes, s.kv_first + j, count);
+      LoadDropout(w.keep, m, p_, *block.lanes, s.kv_first + j, count);
       Multiply(scores(w, i) + static_cast<int64_t>(j) * m, w.keep, static_cast<int64_t>(count) * m);
     }
   }

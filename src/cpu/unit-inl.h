@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "core/arena.h"
+#include "core/dropout.h"
 #include "core/half.h"
 #include "core/kernel.h"
 #include "core/mask.h"

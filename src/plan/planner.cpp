@@ -49,6 +49,19 @@ std::string refusal_of(const Kernel& kernel, const PlanRequest& r) {
   return kernel.refuses ? kernel.refuses(kernel, Problem(p), DeviceInfo(r.device)) : std::string();
 }
 
+// What the cost model ranks by. Batch invariant: one sequence of a fixed length, so that neither batch nor
+// lengths choose the kernel, and with it a row's bits.
+Problem ranking_problem(const Problem& problem) {
+  if (!problem.batch_invariant) return problem;
+  constexpr int64_t kRows = 1024;
+  Problem one = problem;
+  one.batch = 1;
+  one.seqlen_q = one.seqlen_kv = kRows;
+  if (one.packed_q) one.total_q = kRows;
+  if (one.packed_kv) one.total_kv = kRows;
+  return one;
+}
+
 // Fewer threads need less scratch: halves them until the workspace fits the limit.
 void fit_workspace(Candidate& c, const PlanRequest& r) {
   const Kernel& k = *c.kernel;
@@ -78,7 +91,10 @@ void fit_workspace(Candidate& c, const PlanRequest& r) {
     return;
   }
   c.estimate = k.estimate(k, problem, device, c.schedule);
-  if (!(c.estimate.seconds >= 0)) c.estimate.seconds = std::numeric_limits<double>::max();  // NaN has no rank
+  const Problem ranked = ranking_problem(problem);
+  c.rank_seconds =
+      k.estimate(k, ranked, device, k.schedule(k, ranked, device, std::max(1, device.cores))).seconds;
+  if (!(c.rank_seconds >= 0)) c.rank_seconds = std::numeric_limits<double>::max();  // NaN has no rank
 }
 
 bool same_direction(const Kernel& kernel, const tilewise_problem& p) {
@@ -182,10 +198,9 @@ Choice choose(const PlanRequest& r) {
   const auto middle = std::stable_partition(choice.candidates.begin(), choice.candidates.end(),
                                             [](const Candidate& c) { return c.refusal.empty(); });
   choice.usable = static_cast<int>(middle - choice.candidates.begin());
-  std::stable_sort(choice.candidates.begin(), middle, [](const Candidate& a, const Candidate& b) {
-    return a.estimate.seconds < b.estimate.seconds;
-  });
-  choice.from_tuning = r.forced.empty() && apply_tuning(r, choice);
+  std::stable_sort(choice.candidates.begin(), middle,
+                   [](const Candidate& a, const Candidate& b) { return a.rank_seconds < b.rank_seconds; });
+  choice.from_tuning = r.forced.empty() && !r.problem.batch_invariant && apply_tuning(r, choice);
   if (choice.usable == 0) choice.status = no_kernel(r, choice);
   return choice;
 }

@@ -31,6 +31,7 @@ struct Candidate {
   Schedule schedule;
   Estimate estimate;
   int64_t workspace_bytes = 0;  // with the control block
+  double rank_seconds = 0;  // predicted for all cores of the device: the choice must not hang on the threads
 };
 
 struct Choice {
