@@ -111,12 +111,10 @@ void touch(const AttendInput& in) {
     for (int64_t at = 0; at < t.bytes; at += 4096) sum = sum ^ t.data[at];
 }
 
-std::map<std::string, std::string> metadata_of(const AttendInput& in, const Json& result) {
-  std::map<std::string, std::string> m;
-  m["tilewise"] = tilewise_version();
-  m["kernel"] = result["forward"]["kernel"].get<std::string>();
-  if (result.contains("backward")) m["kernel_backward"] = result["backward"]["kernel"].get<std::string>();
-  m["input"] = in.reading;
+std::map<std::string, std::string> metadata_of(const AttendInput& in, const std::vector<Plan>& plans) {
+  std::map<std::string, std::string> m{{"tilewise", tilewise_version()}, {"input", in.reading}};
+  m["kernel"] = plans[0].kernel;
+  if (plans.size() > 1) m["kernel_backward"] = plans[1].kernel;
   return m;
 }
 
@@ -203,15 +201,11 @@ int run_attend(const AttendArguments& arguments) {
   const double pairs = visible_pairs(params);
   result["visible_pairs"] = pairs;
   result["memory"] = need.to_json(available);
-  int64_t peak = 0;
-  for (size_t i = 0; i < plans.size(); ++i) {
-    auto measured = run_measured(*device, plans[i], tensors, pairs, MeasureBudget{1.0, 15});
-    if (!measured) return fail(kCommand, measured.status());
-    peak = std::max(peak, (*measured)["process_peak_bytes_measured"].get<int64_t>());
-    result[kDirections[i]] = std::move(*measured);
+  std::vector<MeasuredCall> calls;
+  for (const Plan& plan : plans) {
+    calls.push_back(MeasuredCall::of_plan(*device, plan, tensors));
+    if (Status s = calls.back().start(); !s) return fail(kCommand, s);
   }
-
-  result["process_peak_bytes_measured"] = peak;
 
   // Held against fp64 before anything else is run.
   int status = kDone;
@@ -221,6 +215,7 @@ int run_attend(const AttendArguments& arguments) {
     if (Status s = bind_backward(plans[1].problem, TILEWISE_CPU, tensors, &back); !s)
       return fail(kCommand, s);
   std::vector<Expected64> expected;
+  std::vector<Json> verified;
   if (!arguments.verify.empty()) {
     expected.push_back(Expected64::forward(params, plans[0].tile_m, all_rows, device->threads()));
     if (arguments.grad)
@@ -230,7 +225,7 @@ int run_attend(const AttendArguments& arguments) {
     for (size_t i = 0; i < expected.size(); ++i) {
       const Verification v = i == 0 ? expected[0].check(params) : expected[1].check(back);
       passed = passed && v.passed();
-      result[kDirections[i]]["verify"] = to_json(v);
+      verified.push_back(to_json(v));
     }
     result["verified"] = passed;
     if (!passed) status = kWrong;
@@ -247,24 +242,47 @@ int run_attend(const AttendArguments& arguments) {
       t.bytes = o.bytes();
       written.push_back(std::move(t));
     }
-    if (Status s = write_safetensors(arguments.output, std::move(written), metadata_of(in, result)); !s)
+    if (Status s = write_safetensors(arguments.output, std::move(written), metadata_of(in, plans)); !s)
       return fail(kCommand, s);
     result["output"] = arguments.output;
   }
 
-  // The same call in other ways, now that the outputs are safe; into the same memory.
+  // The same call in other ways, now that the outputs are safe; into the same memory. Then all are timed in
+  // turns.
+  int64_t peak = 0;
   for (size_t i = 0; i < plans.size(); ++i) {
     Json beside = Json::object();
-    for (const Alternative& other : alternatives(*device, plans[i])) {
+    auto others = alternatives(*device, plans[i], tensors, params);
+    std::vector<MeasuredCall*> timed{&calls[i]};
+    for (Alternative& other : others) {
+      beside[other.key] = {{"label", other.label}};
+      if (!other.call) continue;
       for (Output& o : outputs)
         if (written_by(o.name, i)) std::memset(o.memory.data(), 0xff, static_cast<size_t>(o.bytes()));
-      Json run = run_alternative(*device, other, tensors, params, pairs, MeasureBudget{0.6, 7});
-      if (run.contains("ms_median") && !expected.empty())
-        run["verify"] = to_json(i == 0 ? expected[0].check(params) : expected[1].check(back));
-      beside[other.key] = std::move(run);
+      if (Status s = other.call->start(); !s) {
+        other.call.reset();
+        other.not_run = s.message();
+        continue;
+      }
+      timed.push_back(&*other.call);
+      if (!expected.empty())
+        beside[other.key]["verify"] = to_json(i == 0 ? expected[0].check(params) : expected[1].check(back));
     }
-    result[kDirections[i]]["beside"] = std::move(beside);
+    if (Status s = time_in_turns(timed, 0.5 + 0.4 * static_cast<double>(timed.size())); !s)
+      return fail(kCommand, s);
+    Json& run = result[kDirections[i]] = calls[i].result(pairs);
+    peak = std::max(peak, run["process_peak_bytes_measured"].get<int64_t>());
+    if (!verified.empty()) run["verify"] = verified[i];
+    for (const Alternative& other : others) {
+      Json& j = beside[other.key];
+      if (other.call)
+        j.update(other.call->result(pairs));
+      else
+        j["not_run"] = other.not_run, j["needs_bytes"] = other.needs_bytes;
+    }
+    run["beside"] = std::move(beside);
   }
+  result["process_peak_bytes_measured"] = peak;
 
   if (!arguments.report.empty()) {
     result["command"] = "attend";

@@ -79,10 +79,10 @@ void print_direction(const char* name, const Json& run) {
   print_table(rows);
   for (const Column& c : columns) {
     if (c.run.contains("ms_median"))
-      std::printf("%s: kernel %s, tile %d x %d, %d threads, chosen by %s\n", c.head.c_str(),
+      std::printf("%s: kernel %s, tile %d x %d, %d threads%s\n", c.head.c_str(),
                   c.run["kernel"].get<std::string>().c_str(), c.run["tile_m"].get<int>(),
                   c.run["tile_n"].get<int>(), c.run["threads"].get<int>(),
-                  &c == &columns[0] ? c.run["chosen_by"].get<std::string>().c_str() : "form");
+                  &c == &columns[0] ? (", chosen by " + c.run["chosen_by"].get<std::string>()).c_str() : "");
     else
       std::printf("%s: not run: %s\n", c.head.c_str(), c.run["not_run"].get<std::string>().c_str());
   }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <climits>
-#include <functional>
+#include <memory>
 #include <optional>
 
 #include "api/context.h"
@@ -51,52 +51,6 @@ double all_heads_bytes(const Problem& p) {
   return p.direction == TILEWISE_BACKWARD ? 2 * scores : scores;
 }
 
-// `allocate` makes the scratch, `once` runs; memory is watched from before the first to after the second.
-Expected<Json> measured(const Plan& plan, double pairs, MeasureBudget budget,
-                        const std::function<void()>& allocate, const std::function<Status()>& once) {
-  const bool can_reset = reset_peak_resident();
-  const int64_t before = resident_bytes();
-  const double start = seconds_now();
-  allocate();
-  if (Status s = once(); !s) return s;
-  const double first = seconds_now() - start;
-  const int64_t peak = peak_resident_bytes();
-
-  std::vector<double> ms;
-  const bool warmed = first <= budget.seconds / 2;
-  if (!warmed) ms.push_back(first * 1e3);
-  while (warmed && static_cast<int>(ms.size()) < budget.most_runs &&
-         (ms.empty() || seconds_now() - start + ms.back() * 1e-3 < budget.seconds)) {
-    const double from = seconds_now();
-    if (Status s = once(); !s) return s;
-    ms.push_back((seconds_now() - from) * 1e3);
-  }
-  std::sort(ms.begin(), ms.end());
-  const double median = ms.size() % 2 ? ms[ms.size() / 2] : (ms[ms.size() / 2 - 1] + ms[ms.size() / 2]) / 2;
-  const double flops = flops_of(plan.problem, pairs);
-  Json result = {{"kernel", plan.kernel},
-                 {"standard", is_standard(plan)},
-                 {"chosen_by", plan.from_tuning ? "tuning" : "cost model"},
-                 {"threads", plan.threads},
-                 {"tile_m", plan.tile_m},
-                 {"tile_n", plan.tile_n},
-                 {"num_splits", plan.num_splits},
-                 {"runs", ms.size()},
-                 {"warm_up", warmed},
-                 {"ms_min", ms.front()},
-                 {"ms_median", median},
-                 {"ms_max", ms.back()},
-                 {"predicted_ms", plan.predicted_ms},
-                 {"flops", flops},
-                 {"tflops", median > 0 ? flops / median * 1e-9 : 0.0},
-                 {"workspace_bytes", plan.workspace_bytes},
-                 {"extra_bytes_measured", nullptr},
-                 {"process_peak_bytes_measured", peak},
-                 {"bytes_moved_modelled", plan.predicted_bytes}};
-  if (can_reset && before > 0) result["extra_bytes_measured"] = std::max<int64_t>(0, peak - before);
-  return result;
-}
-
 // Gives every task a worker's scratch of its own, so that nothing of one head is written over by another.
 class OwnScratch : public Executor {
  public:
@@ -114,35 +68,10 @@ class OwnScratch : public Executor {
 const Kernel* row_of(const Plan& plan) { return Registry::builtin().row(plan.kernel_index, plan.kernel); }
 
 Schedule all_heads_schedule(const Plan& plan) {
-  return {.threads = static_cast<int>(plan.problem.batch * plan.problem.heads_q),
+  return {.threads = static_cast<int>(std::max<int64_t>(plan.problem.batch * plan.problem.heads_q, 1)),
           .tile_m = plan.tile_m,
           .tile_n = plan.tile_n,
           .num_splits = plan.num_splits};
-}
-
-// The kernel that holds one head's scores a worker, with the scores of all heads held at once: what a
-// framework without fusion allocates. Kind to it in one thing: a head's three steps follow each other while
-// its scores are near.
-Expected<Json> run_all_heads(const Device& device, const Plan& plan, const ForwardParams& params,
-                             double pairs, MeasureBudget budget) {
-  const Kernel& row = *row_of(plan);
-  const Schedule schedule = all_heads_schedule(plan);
-  const int64_t bytes = row.scratch_bytes(row, plan.problem, schedule);
-  OwnScratch executor(*device.context().get()->executor);
-  Buffer scratch;
-  auto result = measured(
-      plan, pairs, budget, [&] { scratch = Buffer(bytes); },
-      [&]() -> Status {
-        if (!scratch.data()) return Status(Code::out_of_memory, "no memory for the scores of all heads");
-        return row.forward(
-            row, params, schedule,
-            {.executor = &executor, .scratch = scratch.data(), .scratch_bytes = bytes, .stream = nullptr});
-      });
-  if (result) {
-    (*result)["workspace_bytes"] = bytes;
-    (*result)["bytes_moved_modelled"] = ideal_bytes(plan.problem) + 2 * score_matrix_bytes(plan.problem);
-  }
-  return result;
 }
 
 }  // namespace
@@ -157,66 +86,147 @@ bool is_standard(const Plan& plan) {
   return row && row->standard;
 }
 
-std::vector<Alternative> alternatives(const Device& device, const Plan& plan) {
+MeasuredCall MeasuredCall::of_plan(const Device& device, const Plan& plan, const Tensors& tensors) {
+  MeasuredCall call;
+  call.plan_ = plan;
+  call.scratch_bytes_ = plan.workspace_bytes;
+  call.bytes_moved_ = plan.predicted_bytes;
+  auto workspace = std::make_shared<Workspace>();
+  call.allocate_ = [=, &device] {
+    *workspace = Workspace(plan);
+    return prepare(device.context(), plan);
+  };
+  call.once_ = [=, &device, &tensors] { return run_once(device, plan, tensors, *workspace); };
+  return call;
+}
+
+MeasuredCall MeasuredCall::all_heads(const Device& device, const Plan& plan, const ForwardParams& params) {
+  const Kernel& row = *row_of(plan);
+  const Schedule schedule = all_heads_schedule(plan);
+  MeasuredCall call;
+  call.plan_ = plan;
+  call.scratch_bytes_ = row.scratch_bytes(row, plan.problem, schedule);
+  call.bytes_moved_ = ideal_bytes(plan.problem) + 2 * score_matrix_bytes(plan.problem);
+  auto scratch = std::make_shared<Buffer>();
+  auto executor = std::make_shared<OwnScratch>(*device.context().get()->executor);
+  const int64_t bytes = call.scratch_bytes_;
+  call.allocate_ = [=] {
+    *scratch = Buffer(bytes);
+    return scratch->data() ? Status() : Status(Code::out_of_memory, "no memory for the scores of all heads");
+  };
+  call.once_ = [=, &row, &params] {
+    return row.forward(
+        row, params, schedule,
+        {.executor = executor.get(), .scratch = scratch->data(), .scratch_bytes = bytes, .stream = nullptr});
+  };
+  return call;
+}
+
+Status MeasuredCall::start() {
+  const bool can_reset = reset_peak_resident();
+  const int64_t before = resident_bytes();
+  if (Status s = allocate_(); !s) return s;
+  const double start = seconds_now();
+  if (Status s = once_(); !s) return s;
+  first_seconds_ = seconds_now() - start;
+  peak_bytes_ = peak_resident_bytes();
+  if (can_reset && before > 0) extra_bytes_ = std::max<int64_t>(0, peak_bytes_ - before);
+  return {};
+}
+
+Status MeasuredCall::run_timed() {
+  const double start = seconds_now();
+  const Status s = once_();
+  ms_.push_back((seconds_now() - start) * 1e3);
+  return s;
+}
+
+Json MeasuredCall::result(double pairs) const {
+  const bool warmed = !ms_.empty();
+  std::vector<double> ms = warmed ? ms_ : std::vector<double>{first_seconds_ * 1e3};
+  std::sort(ms.begin(), ms.end());
+  const double median = ms.size() % 2 ? ms[ms.size() / 2] : (ms[ms.size() / 2 - 1] + ms[ms.size() / 2]) / 2;
+  const double flops = flops_of(plan_.problem, pairs);
+  return {{"kernel", plan_.kernel},
+          {"standard", is_standard(plan_)},
+          {"chosen_by", plan_.from_tuning ? "tuning" : "cost model"},
+          {"threads", plan_.threads},
+          {"tile_m", plan_.tile_m},
+          {"tile_n", plan_.tile_n},
+          {"num_splits", plan_.num_splits},
+          {"runs", ms.size()},
+          {"warm_up", warmed},
+          {"ms_min", ms.front()},
+          {"ms_median", median},
+          {"ms_max", ms.back()},
+          {"predicted_ms", plan_.predicted_ms},
+          {"flops", flops},
+          {"tflops", median > 0 ? flops / median * 1e-9 : 0.0},
+          {"workspace_bytes", scratch_bytes_},
+          {"extra_bytes_measured", extra_bytes_ < 0 ? Json(nullptr) : Json(extra_bytes_)},
+          {"process_peak_bytes_measured", peak_bytes_},
+          {"bytes_moved_modelled", bytes_moved_}};
+}
+
+Status time_in_turns(const std::vector<MeasuredCall*>& calls, double seconds) {
+  constexpr int kMostRuns = 15;
+  constexpr double kLongRun = 0.5;
+  std::vector<MeasuredCall*> quick;
+  double round = 0;
+  for (MeasuredCall* call : calls)
+    if (call->first_seconds() <= kLongRun) {
+      quick.push_back(call);
+      round += call->first_seconds();
+    }
+  const double start = seconds_now();
+  for (int runs = 0; runs < kMostRuns && (runs == 0 || seconds_now() - start + round < seconds); ++runs) {
+    for (MeasuredCall* call : quick)
+      if (Status s = call->run_timed(); !s) return s;
+    if (!quick.empty()) std::rotate(quick.begin(), quick.begin() + 1, quick.end());
+  }
+  return {};
+}
+
+std::vector<Alternative> alternatives(const Device& device, const Plan& plan, const Tensors& tensors,
+                                      const ForwardParams& params) {
   std::vector<Alternative> list;
-  const auto add = [&](const char* key, const char* label, bool standard) {
+  const auto best_standard = best_of(device, plan.problem, true);
+  const auto add = [&](const char* key, const char* label, const Expected<Plan>& best) {
     Alternative other;
     other.key = key;
     other.label = label;
-    if (const auto best = best_of(device, plan.problem, standard)) {
-      other.plan = *best;
+    if (best) {
       other.needs_bytes = static_cast<double>(best->workspace_bytes);
+      other.call = MeasuredCall::of_plan(device, *best, tensors);
     } else {
       other.not_run = best.status().message();
     }
     list.push_back(std::move(other));
   };
-  if (is_standard(plan)) add("fused", "fused", false);
-  add("standard_one_head", "standard, one head at a time", true);
+  if (is_standard(plan)) add("fused", "fused", best_of(device, plan.problem, false));
+  add("standard_one_head", "standard, one head at a time", best_standard);
   Alternative all;
   all.key = "standard_all_heads";
   all.label = "standard, all heads at once";
   all.needs_bytes = all_heads_bytes(plan.problem);
-  all.not_run = list.back().not_run;
-  all.plan = list.back().plan;
-  all.all_heads = true;
-  if (all.plan && plan.problem.direction == TILEWISE_FORWARD)
-    all.needs_bytes = static_cast<double>(
-        row_of(*all.plan)->scratch_bytes(*row_of(*all.plan), plan.problem, all_heads_schedule(*all.plan)));
-  else if (all.plan)
+  if (!best_standard) {
+    all.not_run = best_standard.status().message();
+  } else if (plan.problem.direction == TILEWISE_BACKWARD) {
     all.not_run = "only forward is run this way";
-  list.push_back(std::move(all));
-  return list;
-}
-
-Expected<Json> run_measured(const Device& device, const Plan& plan, const Tensors& tensors, double pairs,
-                            MeasureBudget budget) {
-  if (Status s = prepare(device.context(), plan); !s) return s;
-  std::optional<Workspace> workspace;
-  return measured(
-      plan, pairs, budget, [&] { workspace.emplace(plan); },
-      [&] { return run_once(device, plan, tensors, *workspace); });
-}
-
-Json run_alternative(const Device& device, const Alternative& other, const Tensors& tensors,
-                     const ForwardParams& params, double pairs, MeasureBudget budget) {
-  Json result = {{"label", other.label}};
-  std::string why = other.not_run;
-  const double available = static_cast<double>(available_memory());
-  if (other.needs_bytes > 0.9 * available)
-    why = "needs " + bytes_text(other.needs_bytes) + ", " + bytes_text(available) + " free";
-  if (why.empty()) {
-    const auto run = other.all_heads ? run_all_heads(device, *other.plan, params, pairs, budget)
-                                     : run_measured(device, *other.plan, tensors, pairs, budget);
-    if (run) {
-      result.update(*run);
-      return result;
-    }
-    why = run.status().message();
+  } else {
+    const Kernel& row = *row_of(*best_standard);
+    all.needs_bytes =
+        static_cast<double>(row.scratch_bytes(row, plan.problem, all_heads_schedule(*best_standard)));
+    all.call = MeasuredCall::all_heads(device, *best_standard, params);
   }
-  result["not_run"] = why;
-  result["needs_bytes"] = other.needs_bytes;
-  return result;
+  list.push_back(std::move(all));
+  for (Alternative& other : list) {
+    const double free = static_cast<double>(available_memory());
+    if (!other.call || other.needs_bytes <= 0.9 * free) continue;
+    other.call.reset();
+    other.not_run = "needs " + bytes_text(other.needs_bytes) + ", " + bytes_text(free) + " free";
+  }
+  return list;
 }
 
 Json describe(const Problem& p) {

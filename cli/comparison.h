@@ -2,6 +2,7 @@
 #ifndef TILEWISE_CLI_COMPARISON_H_
 #define TILEWISE_CLI_COMPARISON_H_
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,34 +13,51 @@
 
 namespace tilewise::cli {
 
-struct MeasureBudget {
-  double seconds = 1.0;  // of all runs together, the warm-up included
-  int most_runs = 15;
+double flops_of(const Problem& problem, double visible_pairs);
+bool is_standard(const Plan& plan);
+
+// A way to do the problem, with scratch of its own, ready to be run again and again.
+class MeasuredCall {
+ public:
+  // The plan as the library runs it. `device` and `tensors` outlive it.
+  static MeasuredCall of_plan(const Device& device, const Plan& plan, const Tensors& tensors);
+  // A three-step plan with the scores of all heads held at once: what a framework without fusion allocates.
+  // Kind to it in one thing: a head's three steps follow each other while its scores are near.
+  static MeasuredCall all_heads(const Device& device, const Plan& plan, const ForwardParams& params);
+
+  // Allocates and runs for the first time, while memory is watched.
+  Status start();
+  Status run_timed();
+  double first_seconds() const { return first_seconds_; }
+  // Keys: kernel, ms_min, ms_median, ms_max, runs, tflops, workspace_bytes, ...
+  Json result(double visible_pairs) const;
+
+ private:
+  Plan plan_;
+  int64_t scratch_bytes_ = 0;
+  double bytes_moved_ = 0;
+  std::function<Status()> allocate_, once_;
+  double first_seconds_ = 0;
+  int64_t extra_bytes_ = -1, peak_bytes_ = 0;  // -1: the system does not tell
+  std::vector<double> ms_;
 };
 
-double flops_of(const Problem& problem, double visible_pairs);
+// Runs in turns, so that what disturbs the machine disturbs all alike, until `seconds` are spent or each has
+// run 15 times. A call whose first run took more than half a second keeps that as its only one.
+Status time_in_turns(const std::vector<MeasuredCall*>& calls, double seconds);
 
-// Runs a plan: a warm-up, during which memory is measured, then runs until the budget is spent. Where one run
-// takes more than half of it, that run is the measurement. Keys: kernel, ms_min, ms_median, ms_max, runs, ...
-Expected<Json> run_measured(const Device& device, const Plan& plan, const Tensors& tensors,
-                            double visible_pairs, MeasureBudget budget);
-
-// Another way to do a plan's problem. Without a plan it is listed with the reason and what it would need.
+// Another way to do a plan's problem; without a call, with the reason and what it would need.
 struct Alternative {
   std::string key, label;  // "standard_one_head", "standard, one head at a time"
-  std::optional<Plan> plan;
+  std::optional<MeasuredCall> call;
   std::string not_run;
   double needs_bytes = 0;
-  bool all_heads = false;
 };
 
 // Three steps one head at a time, three steps over all heads at once and, where the plan itself is
 // three-step, the best fused kernel.
-std::vector<Alternative> alternatives(const Device& device, const Plan& plan);
-// Measured like the plan where memory allows; else {label, not_run, needs_bytes}.
-Json run_alternative(const Device& device, const Alternative& other, const Tensors& tensors,
-                     const ForwardParams& params, double visible_pairs, MeasureBudget budget);
-bool is_standard(const Plan& plan);
+std::vector<Alternative> alternatives(const Device& device, const Plan& plan, const Tensors& tensors,
+                                      const ForwardParams& params);
 
 // Problem in words and numbers, keyed as `bench --json` does.
 Json describe(const Problem& problem);

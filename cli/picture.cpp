@@ -107,10 +107,15 @@ Json tile_walk(const ForwardParams& p, int64_t b, int64_t tile_m, int64_t tile_n
     }
     classes.push_back(line);
   }
-  return {{"sequence", b},          {"tile_m", tile_m},
-          {"tile_n", tile_n},       {"rows", s.rows_q},
-          {"keys", s.rows_kv},      {"row_tiles", row_tiles},
-          {"key_tiles", key_tiles}, {"cut", shown_rows < row_tiles || shown_keys < key_tiles},
+  return {{"sequence", b},
+          {"tile_m", tile_m},
+          {"tile_n", tile_n},
+          {"heads_in_lanes", heads_in_lanes},
+          {"rows", s.rows_q},
+          {"keys", s.rows_kv},
+          {"row_tiles", row_tiles},
+          {"key_tiles", key_tiles},
+          {"cut", shown_rows < row_tiles || shown_keys < key_tiles},
           {"classes", classes}};
 }
 

@@ -217,7 +217,8 @@ class SafetensorsOnDisk : public testing::Test {
     t.type = &file_type(dtype);
     t.shape = std::move(shape);
     t.data = static_cast<const std::byte*>(data);
-    t.bytes = t.elements() * t.type->bits / 8;
+    t.bytes = t.type->bits / 8;
+    for (const int64_t size : t.shape) t.bytes *= size;
     return t;
   }
   std::filesystem::path folder_;
