@@ -94,7 +94,7 @@ TEST_P(RandomKernels, AgreeWithTheOracle) {
   check_case(*c, kDTypes[seed % 3], seed);
 }
 
-INSTANTIATE_TEST_SUITE_P(Properties, RandomKernels, testing::Range(0, 60));
+INSTANTIATE_TEST_SUITE_P(Properties, RandomKernels, testing::Range(0, 150));
 
 // No kernel may refuse everything: each one whose instruction set this machine has runs the plainest problem.
 TEST(EveryKernel, EachOneRunsThePlainProblem) {

@@ -49,8 +49,16 @@ class RowWeights {
  private:
   static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+  double bias_of(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    const ScoreTensor& t = p_.bias;
+    return load(t.data, t.dtype,
+                b * t.batch_stride + h * t.head_stride + i * t.row_stride + j * t.key_stride);
+  }
+
   bool sees(const Sequence& s, int64_t b, int64_t h, int64_t i, int64_t j) const {
     if (!mask_allows(p_.mask, b, h, i, j)) return false;
+    // Selected, not added: a NaN key behind a bias of -inf has no effect.
+    if (p_.bias.data && bias_of(b, h, i, j) == -kInfinity) return false;
     if (!p_.segment_ids_q.data) return true;
     return read_row_index(p_.segment_ids_q, b, s.q_begin, i) ==
            read_row_index(p_.segment_ids_kv, b, s.kv_begin, j);
@@ -66,11 +74,7 @@ class RowWeights {
     score *= static_cast<double>(p_.scale);
     if (p_.softcap > 0)
       score = static_cast<double>(p_.softcap) * std::tanh(score / static_cast<double>(p_.softcap));
-    if (p_.bias.data) {
-      const ScoreTensor& t = p_.bias;
-      score +=
-          load(t.data, t.dtype, b * t.batch_stride + h * t.head_stride + i * t.row_stride + j * t.key_stride);
-    }
+    if (p_.bias.data) score += bias_of(b, h, i, j);
     if (p_.alibi_slopes) {
       const double slope =
           static_cast<double>(p_.alibi_slopes[b * p_.alibi_batch_stride + h * p_.alibi_head_stride]);
