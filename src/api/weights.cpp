@@ -1,14 +1,90 @@
 // attention_weights: chosen rows of P, exactly, in double precision. For looking, not for speed.
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include "api/bind.h"
 #include "api/border.h"
 #include "api/context.h"
+#include "core/half.h"
 #include "core/mask.h"
-#include "reference/oracle.h"
 
 namespace tilewise {
 namespace {
+
+double load(const void* data, DType dtype, int64_t at) {
+  if (dtype == DType::f32) return static_cast<const float*>(data)[at];
+  const uint16_t bits = static_cast<const uint16_t*>(data)[at];
+  return dtype == DType::f16 ? float_of_f16(bits) : float_of_bf16(bits);
+}
+
+class RowWeights {
+ public:
+  explicit RowWeights(const ForwardParams& p) : p_(p) {}
+
+  // P of row i over the keys of its sequence, into scores[0, seqlen_kv); 0 where it does not see.
+  void compute(int64_t b, int64_t h, int64_t i, std::vector<double>& scores) const {
+    std::fill(scores.begin(), scores.end(), 0.0);
+    const Sequence s = sequence_of(p_, b);
+    const Interval keys = visible_keys(p_, s, b, i);
+    double top = p_.sinks ? static_cast<double>(p_.sinks[h * p_.sinks_stride]) : -kInfinity;
+    for (int64_t j = keys.lo; j < keys.hi; ++j) {
+      if (!sees(s, b, h, i, j)) continue;
+      const double score = score_of(s, b, h, i, j);
+      scores[static_cast<size_t>(j)] = score;
+      if (!(score <= top)) top = score;
+    }
+    if (top == -kInfinity) return std::fill(scores.begin(), scores.end(), 0.0);
+    double sum = p_.sinks ? std::exp(static_cast<double>(p_.sinks[h * p_.sinks_stride]) - top) : 0.0;
+    for (int64_t j = keys.lo; j < keys.hi; ++j) {
+      double& score = scores[static_cast<size_t>(j)];
+      score = sees(s, b, h, i, j) ? std::exp(score - top) : 0.0;
+      sum += score;
+    }
+    for (int64_t j = keys.lo; j < keys.hi; ++j) {
+      if (sees(s, b, h, i, j)) scores[static_cast<size_t>(j)] /= sum;
+    }
+  }
+
+ private:
+  static constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+  double bias_of(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    const ScoreTensor& t = p_.bias;
+    return load(t.data, t.dtype,
+                b * t.batch_stride + h * t.head_stride + i * t.row_stride + j * t.key_stride);
+  }
+
+  bool sees(const Sequence& s, int64_t b, int64_t h, int64_t i, int64_t j) const {
+    if (!mask_allows(p_.mask, b, h, i, j)) return false;
+    // Selected, not added: a NaN key behind a bias of -inf has no effect.
+    if (p_.bias.data && bias_of(b, h, i, j) == -kInfinity) return false;
+    if (!p_.segment_ids_q.data) return true;
+    return read_row_index(p_.segment_ids_q, b, s.q_begin, i) ==
+           read_row_index(p_.segment_ids_kv, b, s.kv_begin, j);
+  }
+
+  double score_of(const Sequence& s, int64_t b, int64_t h, int64_t i, int64_t j) const {
+    const int64_t q = b * p_.q.batch_stride + (s.q_begin + i) * p_.q.row_stride + h * p_.q.head_stride;
+    const int64_t k =
+        b * p_.k.batch_stride + (s.kv_begin + j) * p_.k.row_stride + h / p_.group() * p_.k.head_stride;
+    double score = 0;
+    for (int64_t d = 0; d < p_.head_dim; ++d)
+      score += load(p_.q.data, p_.q.dtype, q + d) * load(p_.k.data, p_.k.dtype, k + d);
+    score *= static_cast<double>(p_.scale);
+    if (p_.softcap > 0)
+      score = static_cast<double>(p_.softcap) * std::tanh(score / static_cast<double>(p_.softcap));
+    if (p_.bias.data) score += bias_of(b, h, i, j);
+    if (p_.alibi_slopes) {
+      const double slope =
+          static_cast<double>(p_.alibi_slopes[b * p_.alibi_batch_stride + h * p_.alibi_head_stride]);
+      score -= slope * std::fabs(static_cast<double>(i + s.q_offset - j));
+    }
+    return score;
+  }
+
+  const ForwardParams& p_;
+};
 
 Status check_outputs(const ForwardParams& p, const tilewise_tensor& rows, const tilewise_tensor& weights) {
   TensorChecks checks(TILEWISE_CPU);
@@ -47,18 +123,17 @@ Status attention_weights(const tilewise_context& context, const tilewise_problem
   if (Status s = check_outputs(p, rows, weights); !s.ok()) return s;
   const int64_t count = rows.shape[0];
   const int workers = context.executor->workers();
-  auto body = [&](int64_t index, int) {
+  std::vector<std::vector<double>> scores(static_cast<size_t>(workers),
+                                          std::vector<double>(static_cast<size_t>(p.seqlen_kv)));
+  const RowWeights exact(p);
+  auto body = [&](int64_t index, int worker) {
     const int64_t r = index % count, h = index / count % p.heads_q, b = index / count / p.heads_q;
-    const int64_t row = static_cast<const int32_t*>(rows.data)[r * stride_of(rows, 0)];
-    // A shorter sequence of a packed batch may lack the row: it sees nothing.
-    const bool owned = row < sequence_of(p, b).rows_q;
-    const std::vector<double> exact = owned ? oracle_weights(p, b, h, row) : std::vector<double>();
+    auto& row = scores[static_cast<size_t>(worker)];
+    exact.compute(b, h, static_cast<const int32_t*>(rows.data)[r * stride_of(rows, 0)], row);
     float* out = static_cast<float*>(weights.data) + b * stride_of(weights, 0) + h * stride_of(weights, 1) +
                  r * stride_of(weights, 2);
-    for (int64_t j = 0; j < p.seqlen_kv; ++j) {
-      const auto at = static_cast<size_t>(j);
-      out[j * stride_of(weights, 3)] = at < exact.size() ? static_cast<float>(exact[at]) : 0.0f;
-    }
+    for (int64_t j = 0; j < p.seqlen_kv; ++j)
+      out[j * stride_of(weights, 3)] = static_cast<float>(row[static_cast<size_t>(j)]);
   };
   context.executor->run(p.batch * p.heads_q * count, workers, body);
   return {};

@@ -124,7 +124,7 @@ double input_value(const Case& c, const std::string& tensor, int64_t row, int64_
   if (p.name == "nan_key" && (is_k || is_v) && row == p.whole(0, 0)) {
     return std::numeric_limits<double>::quiet_NaN();
   }
-  if (p.name == "wide") return drawn * p.number(0, 4.0);
+  if (p.name == "wide" && (is_q || is_k)) return drawn * p.number(0, 4.0);
   return drawn;
 }
 
