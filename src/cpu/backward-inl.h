@@ -150,16 +150,21 @@ class BackwardRun {
       const int64_t a0 = std::max(j0, block.lanes.bounds.lo_min),
                     a1 = std::min(j0 + n, block.lanes.bounds.hi_max);
       const int count = static_cast<int>(a1 - a0);
-      TileGradients(p_, block, keys, j0, a0, count, tile_class, general_, ScoreStage::product, m, buffers(w));
-      if (p_.dv.data) {
-        Panels<true, Out::kAccumulate>(count, m, w.p, m, block.dout, sizes_.pitch_v,
-                                       w.dv + (a0 - c0) * sizes_.pitch_v, sizes_.pitch_v,
-                                       static_cast<int>(sizes_.pitch_v));
-      }
-      if (p_.dk.data) {
-        Panels<true, Out::kAccumulate>(count, m, w.ds, m, block.q, sizes_.pitch_qk,
-                                       w.dk + (a0 - c0) * sizes_.pitch_qk, sizes_.pitch_qk,
-                                       static_cast<int>(sizes_.pitch_qk));
+      const Cut cut = cut_tile(block, tile_class, a0, count, m);
+      TileGradients(p_, block, keys, j0, a0, count, tile_class, cut, general_, ScoreStage::product, m,
+                    buffers(w));
+      for (int c = 0; c < cut.count; ++c) {
+        const Piece& piece = cut.pieces[c];
+        const int rows = piece.last - piece.first, x = piece.begin * kLanes, lanes = piece.end * kLanes - x;
+        const int64_t at = static_cast<int64_t>(piece.first) * m + x, row = a0 - c0 + piece.first;
+        if (p_.dv.data)
+          Panels<true, Out::kAccumulate>(rows, lanes, w.p + at, m, block.dout + x * sizes_.pitch_v,
+                                         sizes_.pitch_v, w.dv + row * sizes_.pitch_v, sizes_.pitch_v,
+                                         static_cast<int>(sizes_.pitch_v));
+        if (p_.dk.data)
+          Panels<true, Out::kAccumulate>(rows, lanes, w.ds + at, m, block.q + x * sizes_.pitch_qk,
+                                         sizes_.pitch_qk, w.dk + row * sizes_.pitch_qk, sizes_.pitch_qk,
+                                         static_cast<int>(sizes_.pitch_qk));
       }
       if (!p_.dq.data) continue;
       const float* k = keys.k + (a0 - j0) * keys.k_stride;
@@ -168,7 +173,13 @@ class BackwardRun {
         k = clear_unseen(w, k, k_stride, count);
         k_stride = sizes_.pitch_qk;
       }
-      Panels<false, Out::kAccumulate>(d_qk, count, k, k_stride, w.ds, m, w.dq_t + i * m * d_qk, m, m);
+      for (int c = 0; c < cut.count; ++c) {
+        const Piece& piece = cut.pieces[c];
+        const int x = piece.begin * kLanes;
+        Panels<false, Out::kAccumulate>(d_qk, piece.last - piece.first, k + piece.first * k_stride, k_stride,
+                                        w.ds + static_cast<int64_t>(piece.first) * m + x, m,
+                                        w.dq_t + i * m * d_qk + x, m, (piece.end - piece.begin) * kLanes);
+      }
     }
   }
 

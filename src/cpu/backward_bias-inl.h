@@ -44,7 +44,8 @@ inline void BackwardRun::bias_tile(const BackwardScratch& w, int64_t bias_b, int
           if (keys.segments &&
               classify_segments(tile_class, block.lanes.segments, segment_bounds) == TileClass::skip)
             continue;
-          TileGradients(p_, block, keys, a0, a0, count, TileClass::partial, general_, ScoreStage::biased,
+          const Cut cut = cut_tile(block, TileClass::partial, a0, count, sizes_.tile_m);
+          TileGradients(p_, block, keys, a0, a0, count, TileClass::partial, cut, general_, ScoreStage::biased,
                         sizes_.tile_m, buffers(w));
           for (int64_t at = 0; at < count * m; ++at) w.bias_sum[(a0 - j0) * m + at] += w.ds[at];
         }

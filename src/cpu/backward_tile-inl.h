@@ -35,19 +35,42 @@ struct TileBuffers {
   float* keep;   // dropout
 };
 
+// A tile's keys, cut where vectors of lanes stop to see them.
+struct Cut {
+  Piece pieces[kMaxPieces];
+  int count;
+};
+
+inline Cut cut_tile(const QueryBlock& block, TileClass tile_class, int64_t j0, int n, int tile_m) {
+  Cut cut;
+  cut.count = 1;
+  cut.pieces[0] = {0, n, 0, tile_m / kLanes};
+  if (tile_class == TileClass::partial)
+    cut.count = cut_pieces(cut.pieces, block.lanes, j0, n, tile_m / kLanes, kLanes);
+  return cut;
+}
+
 // What dS is the gradient of: q.k before the softcap (for dQ and dK), or the score after it, where a bias is
 // added.
 enum class ScoreStage { product, biased };
 
 // Keys j0 .. j0 + n of the tile, whose row 0 is key tile_j0.
 inline void TileGradients(const BackwardParams& p, const QueryBlock& block, const KeyTile& keys,
-                          int64_t tile_j0, int64_t j0, int n, TileClass tile_class, bool general,
-                          ScoreStage stage, int tile_m, const TileBuffers& w) {
+                          int64_t tile_j0, int64_t j0, int n, TileClass tile_class, const Cut& cut,
+                          bool general, ScoreStage stage, int tile_m, const TileBuffers& w) {
   const int64_t first = j0 - tile_j0;
-  Panels<true, Out::kStore>(n, static_cast<int>(p.head_dim), keys.k + first * keys.k_stride, keys.k_stride,
-                            block.q_t, tile_m, w.p, tile_m, tile_m);
-  Panels<true, Out::kStore>(n, static_cast<int>(p.head_dim_v), keys.v + first * keys.v_stride, keys.v_stride,
-                            block.dout_t, tile_m, w.ds, tile_m, tile_m);
+  const int d_qk = static_cast<int>(p.head_dim), d_v = static_cast<int>(p.head_dim_v);
+  for (int i = 0; i < cut.count; ++i) {
+    const Piece& piece = cut.pieces[i];
+    const int rows = piece.last - piece.first, x = piece.begin * kLanes, end = piece.end * kLanes;
+    const int64_t key = first + piece.first, at = static_cast<int64_t>(piece.first) * tile_m;
+    Panels<true, Out::kStore>(rows, d_qk, keys.k + key * keys.k_stride, keys.k_stride, block.q_t + x, tile_m,
+                              w.p + at + x, tile_m, end - x);
+    Panels<true, Out::kStore>(rows, d_v, keys.v + key * keys.v_stride, keys.v_stride, block.dout_t + x,
+                              tile_m, w.ds + at + x, tile_m, end - x);
+    FillOutside(w.p + at, tile_m, rows, x, end, tile_m, kNegativeInfinity);
+    FillOutside(w.ds + at, tile_m, rows, x, end, tile_m, 0.0f);
+  }
   const bool capped = p.softcap > 0.0f && stage == ScoreStage::product;
   if (general) {
     const bool added = load_bias_and_mask(w.add, tile_m, p, block.lanes, j0, n);

@@ -33,8 +33,6 @@ class ForwardRun {
   }
 
  private:
-  static constexpr int kDepth = 128;  // of one pass of S^T = K Q^T: a panel of Q^T stays in L1
-
   // Rows of one key tile: key j at k + (j - first) * k_stride.
   struct Keys {
     const float *k = nullptr, *v = nullptr;
@@ -162,20 +160,17 @@ class ForwardRun {
     const int width = block.width, d = static_cast<int>(p_.head_dim), dv = static_cast<int>(p_.head_dim_v);
     const float* k = keys.k + (j0 - keys.first) * keys.k_stride;
     const float* v = keys.v + (j0 - keys.first) * keys.v_stride;
+    Piece pieces[kMaxPieces];
+    int piece_count = 1;
+    pieces[0] = {0, n, 0, width / kLanes};
     const bool plain = tile_class == TileClass::full && !general_;
     if (plain && d <= kDepth) {
       Panels<true, Out::kStoreMax>(n, d, k, keys.k_stride, block.q_t, width, w.s, width, width, w.tile_top,
                                    ahead);
     } else {
-      for (int c = 0; c < d; c += kDepth) {
-        const int depth = std::min(kDepth, d - c);
-        const float* q_t = block.q_t + static_cast<int64_t>(c) * width;
-        if (c == 0)
-          Panels<true, Out::kStore>(n, depth, k, keys.k_stride, q_t, width, w.s, width, width, nullptr,
-                                    ahead);
-        else
-          Panels<true, Out::kAccumulate>(n, depth, k + c, keys.k_stride, q_t, width, w.s, width, width);
-      }
+      if (tile_class == TileClass::partial && !exact)
+        piece_count = cut_pieces(pieces, *block.lanes, j0, n, width / kLanes, kLanes);
+      for (int i = 0; i < piece_count; ++i) scores(w, block, pieces[i], k, keys.k_stride, ahead);
       if (!plain) mask(w, *block.lanes, width, segments ? segments + (j0 - keys.first) : nullptr, j0, n);
       ColumnMaxima(w.s, width, n, width, w.tile_top);
     }
@@ -190,8 +185,24 @@ class ForwardRun {
     if (exact)
       SeenProduct(dv, n, v, keys.v_stride, w.s, width, block.o_t, width);
     else
-      Panels<false, Out::kAccumulate>(dv, n, v, keys.v_stride, w.s, width, block.o_t, width, width, nullptr,
-                                      ahead);
+      for (int i = 0; i < piece_count; ++i) {
+        const Piece& piece = pieces[i];
+        const int x = piece.begin * kLanes;
+        Panels<false, Out::kAccumulate>(dv, piece.last - piece.first, v + piece.first * keys.v_stride,
+                                        keys.v_stride, w.s + piece.first * width + x, width, block.o_t + x,
+                                        width, (piece.end - piece.begin) * kLanes, nullptr, ahead);
+      }
+  }
+
+  // S^T of one piece of a tile; -inf in the vectors that see none of its keys.
+  void scores(const ForwardScratch& w, const ForwardBlock& block, const Piece& piece, const float* k,
+              int64_t k_stride, Ahead* ahead) const {
+    const int width = block.width, d = static_cast<int>(p_.head_dim), n = piece.last - piece.first;
+    const int x = piece.begin * kLanes, end = piece.end * kLanes;
+    k += piece.first * k_stride;
+    float* s = w.s + piece.first * width;
+    ScoreProduct(n, d, k, k_stride, block.q_t + x, s + x, width, end - x, ahead);
+    FillOutside(s, width, n, x, end, width, kNegativeInfinity);
   }
 
   template <bool kNatural>

@@ -1,5 +1,7 @@
 #include "cpu/lanes.h"
 
+#include <algorithm>
+
 #include "core/dropout.h"
 #include "core/half.h"
 #include "core/softmax.h"
@@ -45,6 +47,41 @@ void fill_lanes(Lanes& lanes, const ForwardParams& p, const Sequence& sequence, 
     lanes.slope[r] = lanes.beyond[r] = 0.0f;
     lanes.dropout_a[r] = lanes.dropout_b[r] = 0;
   }
+}
+
+int cut_pieces(Piece* pieces, const Lanes& lanes, int64_t j0, int n, int vectors, int lanes_each) {
+  pieces[0] = {0, n, 0, vectors};
+  if (vectors < 2 || vectors > kMaxPieces / 2 - 1) return 1;
+  int from[kMaxPieces], to[kMaxPieces], cuts[kMaxPieces + 2];
+  int count = 0;
+  cuts[count++] = 0;
+  cuts[count++] = n;
+  for (int v = 0; v < vectors; ++v) {
+    int64_t lo = INT64_MAX, hi = 0;
+    for (int r = v * lanes_each; r < (v + 1) * lanes_each; ++r) {
+      if (lanes.sees_nothing(r)) continue;
+      lo = std::min<int64_t>(lo, lanes.lo[r]);
+      hi = std::max<int64_t>(hi, lanes.hi[r]);
+    }
+    from[v] = static_cast<int>(clamp_index(lo - j0, 0, n));
+    to[v] = static_cast<int>(clamp_index(hi - j0, 0, n));
+    cuts[count++] = from[v];
+    cuts[count++] = to[v];
+  }
+  std::sort(cuts, cuts + count);
+  int made = 0;
+  for (int c = 0; c + 1 < count; ++c) {
+    if (cuts[c] == cuts[c + 1]) continue;
+    Piece piece{cuts[c], cuts[c + 1], vectors, 0};
+    for (int v = 0; v < vectors; ++v) {
+      if (to[v] <= piece.first || from[v] >= piece.last) continue;
+      piece.begin = std::min(piece.begin, v);
+      piece.end = v + 1;
+    }
+    if (piece.begin >= piece.end) piece.begin = piece.end = 0;
+    pieces[made++] = piece;
+  }
+  return made;
 }
 
 bool needs_general_scores(const ForwardParams& p) {

@@ -41,6 +41,18 @@ struct Lanes {
 void fill_lanes(Lanes& lanes, const ForwardParams& p, const Sequence& sequence, int64_t b, int64_t first_head,
                 int heads_in_lanes, int64_t first, int count);
 
+// Keys [first, last) of a tile, counted from its first, and the vectors [begin, end) of lanes that see any of
+// them: on a diagonal or a window's edge, products leave out what no lane of a vector sees.
+struct Piece {
+  int first, last;
+  int begin, end;
+};
+constexpr int kMaxPieces = 20;
+
+// Cuts keys [j0, j0 + n) for `vectors` vectors of `lanes_each`; returns the number of pieces: 1 where cutting
+// saves nothing. Pieces that no lane sees are in it too, with begin == end.
+int cut_pieces(Piece* pieces, const Lanes& lanes, int64_t j0, int n, int vectors, int lanes_each);
+
 // True where some tile of the call needs more than the interval test: scores go through finish_scores.
 bool needs_general_scores(const ForwardParams& p);
 

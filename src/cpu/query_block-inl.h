@@ -15,6 +15,17 @@ struct ForwardBlock {
   bool packed;
 };
 
+constexpr int kDepth = 128;  // of one pass of S^T = K Q^T: a panel of Q^T stays in L1, and sums stay short
+
+// s[key][lane] = K Q^T for n rows of K and `lanes` lanes of Q^T [dim][ld], s at the same leading dimension.
+inline void ScoreProduct(int n, int dim, const float* k, int64_t k_stride, const float* q_t, float* s,
+                         int64_t ld, int lanes, Ahead* ahead) {
+  Panels<true, Out::kStore>(n, std::min(kDepth, dim), k, k_stride, q_t, ld, s, ld, lanes, nullptr, ahead);
+  for (int c = kDepth; c < dim; c += kDepth)
+    Panels<true, Out::kAccumulate>(n, std::min(kDepth, dim - c), k + c, k_stride, q_t + c * ld, ld, s, ld,
+                                   lanes);
+}
+
 inline int64_t row_offset(const RowTensor& t, const Lanes& lanes, int r) {
   return lanes.b * t.batch_stride + (lanes.sequence.q_begin + lanes.row[r]) * t.row_stride +
          lanes.head[r] * t.head_stride;

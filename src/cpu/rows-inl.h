@@ -69,5 +69,15 @@ inline const float* RowsAsFloat(const RowTensor& t, int64_t b, int64_t head, int
   return buffer;
 }
 
+// Rows of `ld` floats: sets lanes [0, begin) and [end, width) to `value`.
+inline void FillOutside(float* HWY_RESTRICT rows, int64_t ld, int n, int begin, int end, int width,
+                        float value) {
+  if (begin == 0 && end == width) return;
+  for (int j = 0; j < n; ++j) {
+    std::fill_n(rows + j * ld, begin, value);
+    std::fill_n(rows + j * ld + end, width - end, value);
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace tilewise::cpu

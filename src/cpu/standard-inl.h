@@ -39,8 +39,8 @@ class StandardRun {
       fill_lanes(*block.lanes, p_, s, b, h, 1, i * m, static_cast<int>(std::min(m, s.rows_q - i * m)));
       PackQueries(block, p_, general_ ? p_.scale : p_.scale * kLog2E, w.rows, sizes_.pitch);
       ClearOutput(block, p_.head_dim_v);
-      Panels<true, Out::kStore>(n, static_cast<int>(p_.head_dim), k, k_stride, block.q_t, block.width,
-                                scores(w, i), m, block.width);
+      ScoreProduct(n, static_cast<int>(p_.head_dim), k, k_stride, block.q_t, scores(w, i), m, block.width,
+                   nullptr);
     }
     for (int64_t i = 0; i < blocks; ++i) {
       if (general_)

@@ -29,7 +29,11 @@ struct Magnitude {
   }
   Magnitude& operator+=(Magnitude b) { return *this = *this + b; }
   friend Magnitude exp(Magnitude x) { return {std::exp(x.value)}; }
-  friend Magnitude tanh(Magnitude x) { return {std::tanh(x.value)}; }
+  // The softcap passes on what the sum before it may be off by, as far as it is not flat.
+  friend Magnitude tanh(Magnitude x) {
+    const double t = std::tanh(x.value);
+    return {t, std::fabs(t) + (1.0 - t * t) * x.terms};
+  }
 };
 
 // The allowance is 8 rounding units of A; a score deserves two of its terms: one for the fp32 sum, one for
