@@ -150,8 +150,8 @@ TEST(Tune, WritesAFileThatPlanningFollows) {
 
 TEST(Tune, RefusesBadOptions) {
   const std::pair<std::vector<std::string>, int> refusals[] = {
-      {{"--device", "cuda"}, kCannotRun},        {{"--device", "toaster"}, kBadInput},
-      {{"--seconds", "0"}, kBadInput},           {{"--direction", "up"}, kBadInput},
+      {{"--device", "cuda"}, kCannotRun},     {{"--device", "toaster"}, kBadInput},
+      {{"--seconds", "0"}, kBadInput},        {{"--direction", "up"}, kBadInput},
       {{"-o", "/dev/null/t.txt"}, kBadInput}, {{"--dtype", "f8e4m3"}, kCannotRun}};
   for (const auto& [words, status] : refusals) {
     std::vector<std::string> all = words;

@@ -1,5 +1,6 @@
 """Memory beside the tensors; run it as scripts/memory_check.sh, which says how."""
 
+import argparse
 import json
 import os
 import subprocess
@@ -41,8 +42,12 @@ def planned(direction, seqlen):
 
 
 def main():
-    if sys.argv[1:] not in ([], ["--run"]):
-        sys.exit("scripts/memory_check.sh: accepted: --run")
+    global TILEWISE
+    parser = argparse.ArgumentParser(prog="scripts/memory_check.sh", description=__doc__)
+    parser.add_argument("--run", action="store_true", help="one call of each direction at 65,536 too: minutes")
+    parser.add_argument("--tilewise", type=Path, default=TILEWISE, help="the command")
+    o = parser.parse_args()
+    TILEWISE = o.tilewise
     wrong = 0
 
     def check(text, value, limit):
@@ -53,7 +58,7 @@ def main():
 
     for direction in ("forward", "backward"):
         check(f"{direction} S=65536 workspace of the plan", planned(direction, 65536), LIMIT)
-        for seqlen in (8192, 65536) if "--run" in sys.argv else (8192,):
+        for seqlen in (8192, 65536) if o.run else (8192,):
             row, peak = run(direction, seqlen)
             # Before a backward call the forward one ran in the same process; its workspace is freed by then.
             beside = peak - tensors(direction, seqlen)

@@ -86,8 +86,6 @@ Status write_tuning(const std::string& path, const Tuning& tuning) {
     return Status(Code::invalid, cat(path, " cannot be ", what, ": ", std::strerror(errno)));
   };
   std::error_code error;
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  if (!folder.empty()) std::filesystem::create_directories(folder, error);
   const std::string temporary = path + ".new";
   {
     std::ofstream file(temporary, std::ios::binary | std::ios::trunc);

@@ -34,6 +34,7 @@ TEST_F(TuningFile, IsReadAsItWasWrittenAndLeavesNothingBeside) {
   tuning.device = "Some CPU";
   tuning.library = "0.1.0";
   tuning.lines = {line(512, "b", 2), line(128, "a", 1)};
+  std::filesystem::create_directories(folder_ / "tuning");
   const std::string path = (folder_ / "tuning" / "some-cpu.txt").string();
   const Status status = write_tuning(path, tuning);
   ASSERT_TRUE(status.ok()) << status.message();
