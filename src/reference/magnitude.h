@@ -36,16 +36,13 @@ struct Magnitude {
   }
 };
 
-// The allowance is 8 rounding units of A; a score deserves two of its terms: one for the fp32 sum, one for
-// what is added to it (docs/decisions/tolerance-of-large-scores.md).
-constexpr double kScoreUnits = 0.25;
 // x is proportional to exp(score - lse): a change of the score changes it by as large a share.
 template <typename Real>
 Real through_score(Real x, Real, double) {
   return x;
 }
 inline Magnitude through_score(Magnitude x, Magnitude score, double lse) {
-  return {x.value, x.terms + kScoreUnits * std::fabs(x.value) * (score.terms + std::fabs(lse))};
+  return {x.value, x.terms + std::fabs(x.value) * (score.terms + std::fabs(lse))};
 }
 
 // top + log(sum of weights): moves with the scores one to one, by their weights.
@@ -69,7 +66,7 @@ void add_score_terms(Real, Real, const Real*, std::vector<Real>*) {}
 inline void add_score_terms(Magnitude score, Magnitude weight, const Magnitude* v,
                             std::vector<Magnitude>* o) {
   for (size_t d = 0; d < o->size(); ++d) {
-    (*o)[d].terms += kScoreUnits * weight.value * std::fabs(v[d].value - (*o)[d].value) * score.terms;
+    (*o)[d].terms += weight.value * std::fabs(v[d].value - (*o)[d].value) * score.terms;
   }
 }
 
