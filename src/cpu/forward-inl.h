@@ -1,11 +1,11 @@
 // CPU forward: for a task's q blocks (tile_m lanes each), over the keys that they see, tile by tile:
 //
-//   S^T = K Q^T        the packed Q^T carries scale (and log2 e), K is read row by row
+//   S^T = K Q^T        the packed Q^T carries the scale's sign alone, K is read row by row
 //   mask               only in tiles that some lane sees in part; interior tiles run none of it
-//   P^T = 2^(S^T - m)  in place, where m is the running maximum of each lane
+//   P^T = 2^(c S^T - c m)  in place, where m is the running maximum of each lane, c = |scale| log2 e
 //   O^T += V^T P^T     after O^T and the sums were scaled down where m rose
 //
-// then O = O^T / sum, lse = (m + log2 sum) ln 2. A lane's bits depend on its own row alone: neighbours only
+// then O = O^T / sum, lse = (c m + log2 sum) ln 2. A lane's bits depend on its own row alone: neighbours only
 // add keys whose weight is exactly 0. Where such a key's V is not finite, 0 * NaN would reach every lane of
 // the tile; so each block votes on its O^T, and if that is not finite, runs once more with SeenProduct.
 
@@ -102,7 +102,7 @@ class ForwardRun {
         }
         if (!keys.k) keys = load_keys(w, s, b, head_kv, j0, static_cast<int>(j1 - j0), count > 1);
         if (!block.packed) {
-          PackQueries(block, p_, general_ ? p_.scale : p_.scale * kLog2E, w.rows, sizes_.pitch_qk);
+          PackQueries(block, p_, general_ ? 1.0f : sign_of(p_), w.rows, sizes_.pitch_qk);
           block.packed = true;
           if (i + 1 < count && !blocks[i + 1].packed)
             ask_for_rows(ahead, p_.q, p_.head_dim, s, b, *blocks[i + 1].lanes);
@@ -168,7 +168,7 @@ class ForwardRun {
       Panels<true, Out::kStoreMax>(n, d, k, keys.k_stride, block.q_t, width, w.s, width, width, w.tile_top,
                                    ahead);
     } else {
-      if (tile_class == TileClass::partial && !exact)
+      if (tile_class == TileClass::partial)
         piece_count = cut_pieces(pieces, *block.lanes, j0, n, width / kLanes, kLanes);
       for (int i = 0; i < piece_count; ++i) scores(w, block, pieces[i], k, keys.k_stride, ahead);
       if (!plain) mask(w, *block.lanes, width, segments ? segments + (j0 - keys.first) : nullptr, j0, n);
@@ -182,16 +182,17 @@ class ForwardRun {
       LoadDropout(w.keep, width, p_, *block.lanes, j0, n);
       Multiply(w.s, w.keep, static_cast<int64_t>(n) * width);
     }
-    if (exact)
-      SeenProduct(dv, n, v, keys.v_stride, w.s, width, block.o_t, width);
-    else
-      for (int i = 0; i < piece_count; ++i) {
-        const Piece& piece = pieces[i];
-        const int x = piece.begin * kLanes;
-        Panels<false, Out::kAccumulate>(dv, piece.last - piece.first, v + piece.first * keys.v_stride,
-                                        keys.v_stride, w.s + piece.first * width + x, width, block.o_t + x,
-                                        width, (piece.end - piece.begin) * kLanes, nullptr, ahead);
-      }
+    for (int i = 0; i < piece_count; ++i) {
+      const Piece& piece = pieces[i];
+      const int x = piece.begin * kLanes, lanes = piece.end * kLanes - x, rows = piece.last - piece.first;
+      const float* values = v + piece.first * keys.v_stride;
+      const float* p = w.s + piece.first * width + x;
+      if (exact)
+        SeenProduct(dv, rows, values, keys.v_stride, p, width, block.o_t + x, lanes);
+      else
+        Panels<false, Out::kAccumulate>(dv, rows, values, keys.v_stride, p, width, block.o_t + x, width,
+                                        lanes, nullptr, ahead);
+    }
   }
 
   // S^T of one piece of a tile; -inf in the vectors that see none of its keys.
@@ -208,19 +209,19 @@ class ForwardRun {
   template <bool kNatural>
   void weights(const ForwardScratch& w, const ForwardBlock& block, int n, bool exact) const {
     const int width = block.width;
-    RaiseTop<kNatural>(w.tile_top, block.top, block.sum, block.o_t, width, static_cast<int>(p_.head_dim_v),
-                       width);
+    RaiseTop<kNatural>(factor_of(p_), w.tile_top, block.top, block.sum, block.o_t, width,
+                       static_cast<int>(p_.head_dim_v), width);
     if (exact)
-      ExponentialsMarked<kNatural>(w.s, width, n, width, block.top, block.sum);
+      ExponentialsMarked<kNatural>(factor_of(p_), w.s, width, n, width, block.top, block.sum);
     else
-      Exponentials<kNatural>(w.s, width, n, width, block.top, block.sum);
+      Exponentials<kNatural>(factor_of(p_), w.s, width, n, width, block.top, block.sum);
   }
 
   void mask(const ForwardScratch& w, const Lanes& lanes, int width, const int32_t* segments, int64_t j0,
             int n) const {
     if (general_) {
       const bool added = load_bias_and_mask(w.add, width, p_, lanes, j0, n);
-      FinishScores(w.s, width, lanes, p_, 1.0f, j0, n, added ? w.add : nullptr, segments, nullptr);
+      FinishScores(w.s, width, lanes, p_, p_.scale, j0, n, added ? w.add : nullptr, segments, nullptr);
       return;
     }
     // Keys in [lo_max, hi_min) are seen by every lane: only those before and after need the test.

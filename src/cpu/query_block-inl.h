@@ -36,6 +36,13 @@ inline bool is_plain(const ForwardBlock& block, const ForwardParams& p) {
   return p.group() == 1 && block.lanes->count == block.width;
 }
 
+// What raw products q.k are multiplied by to be scores in log2 units. The sign of a negative scale goes into
+// the packed q, and so does a scale of 0: maxima stay maxima.
+inline float factor_of(const ForwardParams& p) {
+  return p.scale == 0.0f ? kLog2E : std::fabs(p.scale) * kLog2E;
+}
+inline float sign_of(const ForwardParams& p) { return p.scale > 0.0f ? 1.0f : p.scale < 0.0f ? -1.0f : 0.0f; }
+
 // q_t = Q^T * factor; lanes that see nothing hold zeros. `rows` takes [width][pitch] floats.
 inline void PackQueries(const ForwardBlock& block, const ForwardParams& p, float factor, float* rows,
                         int64_t pitch) {
@@ -65,9 +72,9 @@ inline void ClearOutput(const ForwardBlock& block, int64_t head_dim_v) {
   }
 }
 
-// Writes a row's lse; returns what its O is to be multiplied by, 0 where it sees nothing. `unit`: of top, in
-// natural units.
-inline float FinishRow(const ForwardBlock& block, const ForwardParams& p, double unit, int r) {
+// Writes a row's lse; returns what its O is to be multiplied by, 0 where it sees nothing. `natural`: top is a
+// natural score, else a raw product.
+inline float FinishRow(const ForwardBlock& block, const ForwardParams& p, bool natural, int r) {
   const Lanes& lanes = *block.lanes;
   const Sequence& s = lanes.sequence;
   const int64_t row = lanes.row[r], head = lanes.head[r];
@@ -79,7 +86,9 @@ inline float FinishRow(const ForwardBlock& block, const ForwardParams& p, double
   float lse = sink, factor = 0.0f;
   if (!empty) {
     // exp(lse) is the sum of the keys' weights, sum * exp(top), and of the sink's.
-    const double keys = block.top[r] * unit + static_cast<double>(std::log(block.sum[r]));
+    const float scaled = block.top[r] * factor_of(p);  // as the weights have it, rounded to fp32
+    const double top = natural ? static_cast<double>(block.top[r]) : scaled * kLn2Double;
+    const double keys = top + static_cast<double>(std::log(block.sum[r]));
     double all = keys;
     factor = 1.0f / block.sum[r];
     if (sink != kNegativeInfinity) {
@@ -103,7 +112,7 @@ inline void WriteOutput(const ForwardBlock& block, const ForwardParams& p, bool 
   const int width = block.width, dim = static_cast<int>(p.head_dim_v);
   bool all_see = true;
   for (int r = 0; r < width; ++r) {
-    factors[r] = r < lanes.count ? FinishRow(block, p, natural ? 1.0 : kLn2Double, r) : 0.0f;
+    factors[r] = r < lanes.count ? FinishRow(block, p, natural, r) : 0.0f;
     all_see = all_see && factors[r] != 0.0f;
   }
   if (all_see && p.o.dtype == DType::f32 && is_plain(block, p)) {

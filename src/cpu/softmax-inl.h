@@ -1,6 +1,5 @@
 // The online softmax on tiles with queries in the lanes: every step is vertical, one value per lane.
-// `top` is a lane's running maximum, -inf until it has seen a key. Scores are in units of log2, or (kNatural,
-// where they went through FinishScores) natural: a difference is then taken first and scaled after.
+// `top` is a lane's running maximum, in the scores' own units, -inf until it has seen a key.
 
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
@@ -11,28 +10,55 @@ HWY_INLINE V Finite(V top) {
   return hn::IfThenZeroElse(hn::Eq(top, hn::Set(d, kNegativeInfinity)), top);
 }
 
-// e^difference or 2^difference.
+// How scores become weights. Plain scores are raw products q.k: the weight is 2^(s c - top c) with c = scale
+// log2 e, one multiply-add whose addend is the rounded `top c` that lse uses too, so its rounding cancels.
+// Natural scores went through FinishScores and may be near the end of fp32: there the difference comes first.
 template <bool kNatural>
-HWY_INLINE V Weight(V difference) {
-  if constexpr (kNatural) return Exp2(hn::Mul(difference, hn::Set(D(), kLog2E)));
-  return Exp2(difference);
-}
+class Weights {
+ public:
+  explicit HWY_INLINE Weights(float c) : c_(hn::Set(D(), c)) {}
+  // What `of` takes for a maximum: -top c, or -top; 0 for a lane that has seen nothing.
+  HWY_INLINE V shift(V top) const {
+    if constexpr (kNatural) return hn::Neg(Finite(top));
+    return hn::Neg(hn::Mul(Finite(top), c_));
+  }
+  HWY_INLINE V of(V score, V shift) const {
+    if constexpr (kNatural) return Exp2(hn::Mul(hn::Add(score, shift), hn::Set(D(), kLog2E)));
+    return Exp2(hn::MulAdd(score, c_, shift));
+  }
+  // By what `before` is scaled where the maximum rises to `after`.
+  HWY_INLINE V fall(V before, V after) const {
+    if constexpr (kNatural) return Exp2(hn::Mul(hn::Sub(before, Finite(after)), hn::Set(D(), kLog2E)));
+    const V factor = Exp2(hn::Sub(shift(after), shift(before)));
+    // A lane that had seen nothing holds zeros, which an overflowing factor would make NaN.
+    return hn::IfThenZeroElse(hn::Eq(before, hn::Set(D(), kNegativeInfinity)), factor);
+  }
+  // log2 of how much higher b is than a.
+  HWY_INLINE V rise(V a, V b) const {
+    const V unit = kNatural ? hn::Set(D(), kLog2E) : c_;
+    return hn::Mul(hn::Sub(b, a), unit);
+  }
+
+ private:
+  V c_;
+};
 
 template <int kVectors, bool kNatural>
-HWY_NOINLINE void ExponentialColumns(float* HWY_RESTRICT s, int64_t ld, int n, const float* HWY_RESTRICT top,
-                                     float* HWY_RESTRICT sum) {
+HWY_NOINLINE void ExponentialColumns(float c, float* HWY_RESTRICT s, int64_t ld, int n,
+                                     const float* HWY_RESTRICT top, float* HWY_RESTRICT sum) {
   const D d;
-  V minus_top[kVectors], total[kVectors];
+  const Weights<kNatural> weights(c);
+  V shift[kVectors], total[kVectors];
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) {
-    minus_top[v] = hn::Neg(Finite(hn::Load(d, top + v * kLanes)));
+    shift[v] = weights.shift(hn::Load(d, top + v * kLanes));
     total[v] = hn::Zero(d);
   }
 #pragma GCC unroll 2
   for (int j = 0; j < n; ++j) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      const V p = Weight<kNatural>(hn::Add(minus_top[v], hn::Load(d, s + v * kLanes)));
+      const V p = weights.of(hn::Load(d, s + v * kLanes), shift[v]);
       hn::Store(p, d, s + v * kLanes);
       total[v] = hn::Add(total[v], p);
     }
@@ -47,27 +73,28 @@ HWY_NOINLINE void ExponentialColumns(float* HWY_RESTRICT s, int64_t ld, int n, c
 
 // P^T = exp(S^T - top) in place; adds its columns to `sum`.
 template <bool kNatural>
-HWY_INLINE void Exponentials(float* s, int64_t ld, int n, int width, const float* top, float* sum) {
+HWY_INLINE void Exponentials(float c, float* s, int64_t ld, int n, int width, const float* top, float* sum) {
   int x = 0;
   for (; x + 4 * kLanes <= width; x += 4 * kLanes)
-    ExponentialColumns<4, kNatural>(s + x, ld, n, top + x, sum + x);
-  for (; x < width; x += kLanes) ExponentialColumns<1, kNatural>(s + x, ld, n, top + x, sum + x);
+    ExponentialColumns<4, kNatural>(c, s + x, ld, n, top + x, sum + x);
+  for (; x < width; x += kLanes) ExponentialColumns<1, kNatural>(c, s + x, ld, n, top + x, sum + x);
 }
 
 // The same for the exact product: -0 where the pair is hidden (S = -inf), and 2^-100 where a weight
 // underflowed: nothing beside the others, but its product with an infinity is one. (Not 2^-126: products with
 // it would be denormal, and slow.)
 template <bool kNatural>
-HWY_NOINLINE void ExponentialsMarked(float* HWY_RESTRICT s, int64_t ld, int n, int width,
+HWY_NOINLINE void ExponentialsMarked(float c, float* HWY_RESTRICT s, int64_t ld, int n, int width,
                                      const float* HWY_RESTRICT top, float* HWY_RESTRICT sum) {
   const D d;
+  const Weights<kNatural> weights(c);
   for (int x = 0; x < width; x += kLanes) {
-    const V minus_top = hn::Neg(Finite(hn::Load(d, top + x)));
+    const V shift = weights.shift(hn::Load(d, top + x));
     V total = hn::Zero(d);
     for (int j = 0; j < n; ++j) {
       float* at = s + j * ld + x;
       const V score = hn::Load(d, at);
-      const V p = Weight<kNatural>(hn::Add(minus_top, score));
+      const V p = weights.of(score, shift);
       total = hn::Add(total, p);
       const V seen = hn::IfThenElse(hn::Eq(p, hn::Zero(d)), hn::Set(d, 0x1p-100f), p);
       hn::Store(hn::IfThenElse(hn::Eq(score, hn::Set(d, kNegativeInfinity)), hn::Set(d, -0.0f), seen), d, at);
@@ -90,22 +117,22 @@ HWY_NOINLINE void ColumnMaxima(const float* HWY_RESTRICT s, int64_t ld, int n, i
 // sums and columns of O^T down. A weight is at most 2^8 then, which costs fp32 nothing, and after its
 // first tiles a row is hardly ever scaled again. Each lane decides for itself.
 template <bool kNatural>
-HWY_NOINLINE void RaiseTop(const float* HWY_RESTRICT tile_top, float* HWY_RESTRICT top,
+HWY_NOINLINE void RaiseTop(float c, const float* HWY_RESTRICT tile_top, float* HWY_RESTRICT top,
                            float* HWY_RESTRICT sum, float* HWY_RESTRICT o, int64_t ld, int dim, int width) {
-  constexpr float kSlack = kNatural ? 5.5f : 8.0f;
+  constexpr float kSlack = 8.0f;
+  const Weights<kNatural> weights(c);
   const D d;
   for (int x = 0; x < width; x += kLanes) {
     const V before = hn::Load(d, top + x), tile = hn::Load(d, tile_top + x);
-    const auto rises = hn::Gt(tile, hn::Add(before, hn::Set(d, kSlack)));
+    const auto rises = hn::Gt(weights.rise(before, tile), hn::Set(d, kSlack));
     if (hn::AllFalse(d, rises)) continue;
     const V after = hn::IfThenElse(rises, tile, before);
     hn::Store(after, d, top + x);
     if (hn::AllTrue(d, hn::Eq(before, hn::Set(d, kNegativeInfinity)))) continue;  // sum and O are still 0
-    const V factor =
-        hn::IfThenElse(rises, Weight<kNatural>(hn::Sub(before, Finite(after))), hn::Set(d, 1.0f));
+    const V factor = hn::IfThenElse(rises, weights.fall(before, after), hn::Set(d, 1.0f));
     hn::Store(hn::Mul(hn::Load(d, sum + x), factor), d, sum + x);
-    for (int c = 0; c < dim; ++c) {
-      float* at = o + c * ld + x;
+    for (int row = 0; row < dim; ++row) {
+      float* at = o + row * ld + x;
       hn::Store(hn::Mul(hn::Load(d, at), factor), d, at);
     }
   }

@@ -37,7 +37,7 @@ class StandardRun {
     for (int64_t i = 0; i < blocks; ++i) {
       const ForwardBlock block = block_at(w, i);
       fill_lanes(*block.lanes, p_, s, b, h, 1, i * m, static_cast<int>(std::min(m, s.rows_q - i * m)));
-      PackQueries(block, p_, general_ ? p_.scale : p_.scale * kLog2E, w.rows, sizes_.pitch);
+      PackQueries(block, p_, general_ ? 1.0f : sign_of(p_), w.rows, sizes_.pitch);
       ClearOutput(block, p_.head_dim_v);
       ScoreProduct(n, static_cast<int>(p_.head_dim), k, k_stride, block.q_t, scores(w, i), m, block.width,
                    nullptr);
@@ -88,14 +88,14 @@ class StandardRun {
         const bool segmented = p_.segment_ids_kv.data != nullptr;
         if (segmented) load_key_segments(w.segments, p_, s, block.lanes->b, j0, count);
         const bool added = load_bias_and_mask(w.add, m, p_, *block.lanes, j0, count);
-        FinishScores(tile, m, *block.lanes, p_, 1.0f, j0, count, added ? w.add : nullptr,
+        FinishScores(tile, m, *block.lanes, p_, p_.scale, j0, count, added ? w.add : nullptr,
                      segmented ? w.segments : nullptr, nullptr);
       } else if (block.lanes->bounds.classify(j0, j0 + count) != TileClass::full) {
         MaskIntervals(tile, m, *block.lanes, j0, count);
       }
     }
     ColumnMaxima(scores(w, i), m, n, m, block.top);
-    ExponentialsMarked<kNatural>(scores(w, i), m, n, m, block.top, block.sum);
+    ExponentialsMarked<kNatural>(factor_of(p_), scores(w, i), m, n, m, block.top, block.sum);
     if (!p_.dropout_threshold) return;
     for (int j = 0; j < n; j += sizes_.tile_n) {
       const int count = std::min(sizes_.tile_n, n - j);
