@@ -27,13 +27,19 @@ megabytes() { awk -v n="${1:-}" 'BEGIN {if (n == "" || n == "null") print "-"; e
 milliseconds() { awk -v n="${1:-}" 'BEGIN {if (n == "" || n == "null") print "-"; else printf n < 10 ? "%.3f ms" : "%.1f ms", n}'; }
 
 lengths() {
-  local standard row="%7s  %12s  %12s  %12s  %14s  %14s  %16s\n" quick=()
+  local standard spent=0 row="%7s  %12s  %12s  %12s  %14s  %14s  %16s\n" quick=()
   standard=$(standard_kernel || true)
   : >"$out/sweep.jsonl"
   echo "Scratch memory is what the kernel needs beside q, k, v and o; \"all heads\" is computed: 4 bytes a score."
   # shellcheck disable=SC2059
   printf "$row" length "fused" "standard" "fused rate" "fused scratch" "std scratch" "std, all heads"
   for n in 128 256 512 1024 2048 4096 8192 16384; do
+    # A length takes about four times as long as the one before; the whole demo has two minutes.
+    if awk -v t="$SECONDS" -v last="${spent:-0}" 'BEGIN {exit !(t + 4 * last > 100)}'; then
+      echo "stopped before $n: this machine is slow or busy, and the demo ends within two minutes"
+      break
+    fi
+    local from=$SECONDS
     quick=()
     [ "$n" -ge 8192 ] && quick=(--warmup 1 --repeats 3)
     local fused other=""
@@ -48,6 +54,7 @@ lengths() {
       "$(awk -v t="$(field tflops "$fused")" 'BEGIN {printf "%.0f GFLOP/s", t * 1000}')" \
       "$(megabytes "$(field workspace_bytes "$fused")")" "$(megabytes "$(field workspace_bytes "$other")")" \
       "$(megabytes $((heads * n * n * 4)))"
+    spent=$((SECONDS - from))
   done
 }
 
