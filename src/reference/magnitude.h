@@ -35,6 +35,23 @@ struct Magnitude {
 // The allowance is 8 rounding units of A; a score deserves two of its terms: one for the fp32 sum, one for
 // what is added to it (docs/decisions/tolerance-of-large-scores.md).
 constexpr double kScoreUnits = 0.25;
+// A score is rounded after each of its additions, by a share of the partial sum: `squares` collects those,
+// and what they leave together is about the root of their sum. It exceeds the terms where large terms come
+// first.
+template <typename Real>
+void note_partial_sum(Real, double*) {}
+inline void note_partial_sum(Magnitude partial, double* squares) {
+  *squares += partial.value * partial.value;
+}
+
+template <typename Real>
+Real with_partial_sums(Real dot, double) {
+  return dot;
+}
+inline Magnitude with_partial_sums(Magnitude dot, double squares) {
+  return {dot.value, std::fmax(dot.terms, std::sqrt(squares))};
+}
+
 // x is proportional to exp(score - lse): a change of the score changes it by as large a share.
 template <typename Real>
 Real through_score(Real x, Real, double) {
