@@ -376,6 +376,20 @@ Status plan_status(const std::string& line, void (*change)(Problem*)) {
   return plan(problem, shared_context().context()).status();
 }
 
+// A plan holds upper bounds; lengths are data. A sequence beyond the bound is refused, not cut.
+TEST(Faults, G12_ASequenceLongerThanPlannedIsRefused) {
+  CaseData data(parsed("name=bound head_dim=8 cu_seqlens_q=0,20,30 cu_seqlens_kv=0,20,30"), DType::f32, 1);
+  Problem problem = data.problem(Direction::forward);
+  problem.seqlen_q = problem.seqlen_kv = 19;
+  const auto plan = tilewise::plan(problem, shared_context().context());
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  Workspace workspace(*plan);
+  const Status status =
+      forward(shared_context().context(), *plan, data.tensors(Direction::forward), workspace);
+  EXPECT_EQ(status.code(), Code::invalid);
+  EXPECT_NE(status.message().find("20"), std::string::npos) << status.message();
+}
+
 TEST(Faults, F05_OnlyMinusOneMeansUnbounded) {
   const Status left = plan_status("name=left window=-3,0", [](Problem*) {});
   EXPECT_EQ(left.code(), Code::invalid);

@@ -78,7 +78,12 @@ class HeadFormula {
   Score score_of(const std::vector<Real>& q, int64_t i, int64_t j) const {
     using std::tanh;
     Real dot{};
-    for (int64_t d = 0; d < p.head_dim; ++d) dot += q[at(d, 1)] * k[at(j, p.head_dim) + at(d, 1)];
+    double squares = 0.0;
+    for (int64_t d = 0; d < p.head_dim; ++d) {
+      dot += q[at(d, 1)] * k[at(j, p.head_dim) + at(d, 1)];
+      note_partial_sum(dot, &squares);
+    }
+    dot = with_partial_sums(dot, squares);
     Score s;
     s.scaled = scale * dot;
     s.capped = s.scaled;

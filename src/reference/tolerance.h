@@ -10,8 +10,9 @@
 //       the unit is that number's.
 // A     the same formula with every term replaced by its magnitude, and the rounding of a score counted
 // through
-//       its weight (magnitude.h). With S = |scale| sum_d |q_d k_d| + |bias| + |slope (p - j)| and
-//       E = S + |lse|, which bound what rounding does to a score, it is
+//       its weight (magnitude.h). With S = |scale| max(sum_d |q_d k_d|, root of the sum of the squared
+//       partial sums of q . k) + |bias| + |slope (p - j)| and E = S + |lse|, which bound what rounding does
+//       to a score, it is
 //         o      sum_j drop(P) (|v_j| + |v_j - o| S)
 //         lse    |lse| + 1 + sum_j P S
 //         dq     |scale| sum_j |cap'| M |k_j|    M(i, j) = P (|dout| . |v_j| + |dout| . |o| + |dlse|) + |dS|

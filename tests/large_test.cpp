@@ -1,0 +1,98 @@
+// Long problems, both sides of each power of two, held against the oracle at chosen rows and keys.
+#include <gtest/gtest.h>
+
+#include "core/text.h"
+#include "tests/support/kernel_run.h"
+
+namespace tilewise {
+namespace {
+
+using namespace testing_support;
+
+// The first and last rows of tiles of 16 to 128, spread over the sequence, and its ends.
+std::vector<RowId> spread_rows(int64_t batch, int64_t rows, int64_t count) {
+  std::vector<RowId> chosen;
+  for (int64_t b = 0; b < batch; ++b) {
+    int64_t last = -1;
+    for (int64_t n = 0; n < count; ++n) {
+      const int64_t edge = n * rows / count / 16 * 16;
+      const int64_t row = n + 1 == count ? rows - 1 : std::min(rows - 1, edge + (n % 2 == 0 ? 0 : 15));
+      if (row > last) chosen.push_back({b, row});
+      last = std::max(last, row);
+    }
+  }
+  return chosen;
+}
+
+void check(const std::string& line, uint64_t seed) {
+  SCOPED_TRACE(cat(line, " seed ", seed));
+  auto c = parse_case(line);
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  c->poison_unseen = false;  // finding what nobody sees takes the square of the length
+  CaseData data(*c, c->dtypes[0], seed);
+  const Problem& sizes = c->problem;
+  const auto queries = spread_rows(sizes.batch, sizes.seqlen_q, 24);
+  const auto keys = spread_rows(sizes.batch, sizes.seqlen_kv, 24);
+  const Expectation forward_answer = expect_forward(data.params(Direction::forward), queries);
+  std::vector<std::byte> first_o;
+  for (const Kernel* kernel : kernels_of(Direction::forward)) {
+    if (kernel->target == Target::reference) continue;
+    SCOPED_TRACE(kernel->name);
+    const RunResult result =
+        run_kernel(shared_context(), kernel->name, data, Direction::forward, {2, Poison::nan});
+    ASSERT_EQ(result.failure, "");
+    if (!result.ran) continue;
+    const Comparison worst = compare_outputs(data, Direction::forward, forward_answer);
+    EXPECT_TRUE(worst.passed()) << worst.text;
+  }
+  // The planner's forward gives the backward its o and lse.
+  const RunResult chosen = run_kernel(shared_context(), nullptr, data, Direction::forward, {2, Poison::nan});
+  ASSERT_EQ(chosen.failure, "");
+  if (!c->backward) return;
+  data.poison_outputs(Direction::backward, Poison::nan);
+  const Expectation answer = expect_backward(data.params(Direction::backward), queries, keys);
+  for (const Kernel* kernel : kernels_of(Direction::backward)) {
+    if (kernel->target == Target::reference) continue;
+    SCOPED_TRACE(kernel->name);
+    const RunResult result =
+        run_kernel(shared_context(), kernel->name, data, Direction::backward, {2, Poison::nan});
+    ASSERT_EQ(result.failure, "");
+    if (!result.ran) continue;
+    const Comparison worst = compare_outputs(data, Direction::backward, answer);
+    EXPECT_TRUE(worst.passed()) << worst.text;
+  }
+}
+
+TEST(Large, BothSidesOfPowersOfTwo) {
+  for (int64_t power = 256; power <= 4096; power *= 2) {
+    for (const int64_t length : {power - 1, power, power + 1}) {
+      const std::string size = cat("name=power seqlen_q=", length, " head_dim=32");
+      check(cat(size, " dtype=f32"), run_seed());
+      check(cat(size, " dtype=bf16 causal=bottom-right"), run_seed());
+    }
+  }
+}
+
+TEST(Large, DecodeOverLongKeys) {
+  for (const int64_t keys : {8191, 8192, 8193, 40000}) {
+    check(cat("name=decode batch=2 heads_q=4 heads_kv=2 seqlen_q=1 head_dim=64 dtype=f32 seqlen_kv=", keys),
+          run_seed());
+  }
+}
+
+TEST(Large, WindowsAndSegmentsThatSkip) {
+  check("name=window heads_q=2 seqlen_q=8000 head_dim=64 causal=bottom-right window=1024,-1 dtype=f32",
+        run_seed());
+  check("name=segments heads_q=2 seqlen_q=6000 head_dim=64 causal=bottom-right segments=sorted:9 dtype=bf16",
+        run_seed());
+  check("name=prefix heads_q=2 seqlen_q=5000 head_dim=64 kv_ranges=prefix:700 dtype=f32", run_seed());
+}
+
+TEST(Large, GroupsAndHeadDims) {
+  check("name=gqa heads_q=8 heads_kv=2 seqlen_q=2000 head_dim=128 causal=bottom-right dtype=f32 dlse=1",
+        run_seed());
+  check("name=d256 heads_q=2 seqlen_q=1500 head_dim=256 dtype=bf16", run_seed());
+}
+
+}  // namespace
+}  // namespace tilewise
