@@ -1,4 +1,4 @@
-// 2^t to fp32 accuracy: relative error at most 1.5e-7 (AVX-512) or 1.6e-7 (others) over [-126, 0].
+// 2^t to fp32 accuracy: relative error at most 1.6e-7 (AVX-512) or 1.8e-7 (others) over [-126, 0].
 //
 // t = n + x with n whole, so 2^t = 2^n p(x); p is the polynomial of degree 5 with p(0) = 1 and the least
 // maximum relative error (8e-8 and 9e-8 before rounding) on an interval of length 1; degree 4 would

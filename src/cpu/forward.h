@@ -51,7 +51,7 @@ struct ForwardSizes {
 struct ForwardScratch {
   Lanes* lanes;            // [blocks]
   float *q_t, *o_t;        // [blocks][head_dim][tile_m], [blocks][head_dim_v][tile_m]
-  float *top, *sum;        // [blocks][tile_m]: running maximum (log2 units) and sum
+  float *top, *sum;        // [blocks][tile_m]: running maximum, of raw products or natural scores, and sum
   float* s;                // [tile_n][tile_m]: S^T, then P^T
   float *k_tile, *v_tile;  // [tile_n][pitch]: rows that are not read in place
   float* rows;             // [tile_m][larger pitch]

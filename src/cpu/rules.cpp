@@ -136,12 +136,15 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
     full.causal = 0;
     full.window_left = full.window_right = -1;
     work = operations(full) / kStandardEfficiency;
+    const double q_rows = static_cast<double>(std::max<int64_t>(problem.seqlen_q, 1));
+    work *=
+        static_cast<double>(multiple_of(schedule.tile_m, problem.seqlen_q)) / q_rows;  // whole tiles of lanes
     const double heads = std::max(1.0, full_sequences(problem) * static_cast<double>(problem.heads_q));
     const double one_head = score_matrix_bytes(problem) / heads;
     if (one_head * cores > static_cast<double>(device.l2_bytes) * cores)
       e.bytes += 2.0 * score_matrix_bytes(problem);
   } else {
-    // Rows are padded to whole vectors; a tile on the diagonal is computed whole.
+    // Rows are padded to whole vectors.
     const double rows = static_cast<double>(std::max<int64_t>(problem.seqlen_q, 1)) *
                         static_cast<double>(problem.heads_q / std::max<int64_t>(problem.heads_kv, 1));
     const double padded =

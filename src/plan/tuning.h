@@ -3,7 +3,7 @@
 //   # comment
 //   device: Intel(R) Xeon(R) Processor
 //   library: 0.1.0
-//   forward bf16 d128 q4096 kv4096 gqa4 band = forward_avx512_bf16_64x128 812us
+//   forward bf16 d128 q4096 kv4096 gqa4 band = forward_avx512_bf16_64x96 812us
 //
 // Key: direction, storage dtype, head_dim (d192v128 where head_dim_v differs), seqlen_q, seqlen_kv, query
 // heads a key head, score class: full (no band) | band (causal or window) | general (bias, mask, segments,

@@ -29,12 +29,13 @@ struct Magnitude {
   }
   Magnitude& operator+=(Magnitude b) { return *this = *this + b; }
   friend Magnitude exp(Magnitude x) { return {std::exp(x.value)}; }
-  friend Magnitude tanh(Magnitude x) { return {std::tanh(x.value)}; }
+  // The softcap passes on what the sum before it may be off by, as far as it is not flat.
+  friend Magnitude tanh(Magnitude x) {
+    const double t = std::tanh(x.value);
+    return {t, std::fabs(t) + (1.0 - t * t) * x.terms};
+  }
 };
 
-// The allowance is 8 rounding units of A; a score deserves two of its terms: one for the fp32 sum, one for
-// what is added to it (docs/decisions/tolerance-of-large-scores.md).
-constexpr double kScoreUnits = 0.25;
 // A score is rounded after each of its additions, by a share of the partial sum: `squares` collects those,
 // and what they leave together is about the root of their sum. It exceeds the terms where large terms come
 // first.
@@ -58,7 +59,7 @@ Real through_score(Real x, Real, double) {
   return x;
 }
 inline Magnitude through_score(Magnitude x, Magnitude score, double lse) {
-  return {x.value, x.terms + kScoreUnits * std::fabs(x.value) * (score.terms + std::fabs(lse))};
+  return {x.value, x.terms + std::fabs(x.value) * (score.terms + std::fabs(lse))};
 }
 
 // top + log(sum of weights): moves with the scores one to one, by their weights.
@@ -82,7 +83,7 @@ void add_score_terms(Real, Real, const Real*, std::vector<Real>*) {}
 inline void add_score_terms(Magnitude score, Magnitude weight, const Magnitude* v,
                             std::vector<Magnitude>* o) {
   for (size_t d = 0; d < o->size(); ++d) {
-    (*o)[d].terms += kScoreUnits * weight.value * std::fabs(v[d].value - (*o)[d].value) * score.terms;
+    (*o)[d].terms += weight.value * std::fabs(v[d].value - (*o)[d].value) * score.terms;
   }
 }
 
