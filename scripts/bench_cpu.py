@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -80,6 +81,11 @@ def name_of(row):
             f"{row['threads']} thread{'s' if row['threads'] > 1 else ''}")
 
 
+def reaches(row, target):
+    """None above the peak: then the measurement is wrong, since something else took the processor from the bursts."""
+    return None if row["percent_of_peak"] > 100 else row["percent_of_peak"] >= target
+
+
 def key_of(row):
     return tuple(row[k] for k in ("direction", "dtype", "head_dim", "seqlen_q", "causal", "threads"))
 
@@ -108,8 +114,7 @@ def share_of_peak(bench, report, o):
             target = 80 if causal == "true" else 85
             wanted = len(seqlen.split(",")) * len(o.threads.split(","))
             for row in rows:
-                percent = row["percent_of_peak"]
-                report.line(name_of(row), share(row), f">= {target} %", percent >= target,
+                report.line(name_of(row), share(row), f">= {target} %", reaches(row, target),
                             kernel=row["kernel"])
             for _ in range(wanted - len(rows)):
                 report.line(f"{direction} causal={causal} S in {seqlen}", "not run", f">= {target} %", None)
@@ -139,18 +144,18 @@ def avx2(bench, report, o):
             best[key_of(row)] = row
     for row in best.values():
         report.line(name_of(row) + " AVX2 forced", share(row), ">= 75 %",
-                    row["percent_of_peak"] >= 75, kernel=row["kernel"])
+                    reaches(row, 75), kernel=row["kernel"])
 
 
 def storage(bench, report, o):
-    """bf16 and f16 at least 0.95 of f32, each as a share of the peak that was timed beside it."""
+    """bf16 and f16 at least 0.95 of f32, each as a share, by processor time, of the peak that was timed beside it."""
     for direction in ("forward", "backward"):
         rows = bench.tilewise("--direction", direction, "--dtype", "f32,bf16,f16", "--seqlen", "1024" if o.quick else "2048",
                               "--threads", o.threads.split(",")[-1])
-        wide = next((r["percent_of_peak"] for r in rows if r["dtype"] == "f32"), None)
+        wide = next((r["percent_of_peak_cpu"] for r in rows if r["dtype"] == "f32"), None)
         for row in rows:
             if row["dtype"] != "f32" and wide:
-                ratio = row["percent_of_peak"] / wide
+                ratio = row["percent_of_peak_cpu"] / wide
                 report.line(name_of(row) + " against f32", f"{ratio:.2f}x", ">= 0.95x", ratio >= 0.95,
                             kernel=row["kernel"])
 
@@ -188,11 +193,12 @@ def compare(bench, report, direction, causal, lengths, threads, target, who):
 
 def overhead(bench, report):
     """A planned call costs at most 2 us beyond its kernel; a plan at most 50 us."""
-    if not OVERHEAD.exists():
+    try:
+        done = subprocess.run([OVERHEAD, "--benchmark_format=json", "--benchmark_min_time=0.1"], capture_output=True,
+                              text=True, check=False, timeout=max(10, bench.left()))
+    except (OSError, subprocess.TimeoutExpired):  # not built without Google Benchmark
         report.line("planned call beyond its kernel", "not run", "<= 2 us", None)
         return
-    done = subprocess.run([OVERHEAD, "--benchmark_format=json"], capture_output=True, text=True, check=False,
-                          timeout=max(10, bench.left()))
     for entry in json.loads(done.stdout)["benchmarks"]:
         microseconds = entry["cpu_time"] * {"ns": 1e-3, "us": 1, "ms": 1e3}[entry["time_unit"]]
         what, limit = {"call": ("planned call beyond its kernel", 2), "one_call": ("one call beyond its kernel", None),
@@ -212,6 +218,9 @@ def main():
         sys.exit(f"{TILEWISE} is not there: scripts/build.sh makes it")
     o.folder.mkdir(parents=True, exist_ok=True)
     bench = Bench(o.folder, o.minutes or (1.9 if o.quick else 14.5))
+    busy, cores = os.getloadavg()[0], os.cpu_count()
+    if busy > 0.3:
+        print(f"This machine is busy (load {busy:.1f} on {cores} cores): read the shares by processor time.")
     report = Report(o.folder)
     share_of_peak(bench, report, o)
     overhead(bench, report)
