@@ -80,9 +80,7 @@ HWY_INLINE void Exponentials(float c, float* s, int64_t ld, int n, int width, co
   for (; x < width; x += kLanes) ExponentialColumns<1, kNatural>(c, s + x, ld, n, top + x, sum + x);
 }
 
-// The same for the exact product: -0 where the pair is hidden (S = -inf), and 2^-100 where a weight
-// underflowed: nothing beside the others, but its product with an infinity is one. (Not 2^-126: products with
-// it would be denormal, and slow.)
+// The same for the exact product: -0 where the pair is hidden (S = -inf), +0 where a weight underflowed.
 template <bool kNatural>
 HWY_NOINLINE void ExponentialsMarked(float c, float* HWY_RESTRICT s, int64_t ld, int n, int width,
                                      const float* HWY_RESTRICT top, float* HWY_RESTRICT sum) {
@@ -96,8 +94,7 @@ HWY_NOINLINE void ExponentialsMarked(float c, float* HWY_RESTRICT s, int64_t ld,
       const V score = hn::Load(d, at);
       const V p = weights.of(score, shift);
       total = hn::Add(total, p);
-      const V seen = hn::IfThenElse(hn::Eq(p, hn::Zero(d)), hn::Set(d, 0x1p-100f), p);
-      hn::Store(hn::IfThenElse(hn::Eq(score, hn::Set(d, kNegativeInfinity)), hn::Set(d, -0.0f), seen), d, at);
+      hn::Store(hn::IfThenElse(hn::Eq(score, hn::Set(d, kNegativeInfinity)), hn::Set(d, -0.0f), p), d, at);
     }
     hn::Store(hn::Add(hn::Load(d, sum + x), total), d, sum + x);
   }
@@ -165,7 +162,12 @@ HWY_NOINLINE void SeenProduct(int dim, int n, const float* HWY_RESTRICT v, int64
       for (int j = 0; j < n; ++j) {
         const V weight = hn::Load(d, p + j * ld + x);
         const auto skip = hn::RebindMask(d, hn::Eq(hn::BitCast(di, weight), hidden));
-        acc = hn::IfThenElse(skip, acc, hn::MulAdd(hn::Set(d, v[j * v_stride + c]), weight, acc));
+        const float value = v[j * v_stride + c];
+        // A weight that underflowed was no zero: its product with an infinity is one.
+        const V factor = std::isinf(value)
+                             ? hn::IfThenElse(hn::Eq(weight, hn::Zero(d)), hn::Set(d, 1.0f), weight)
+                             : weight;
+        acc = hn::IfThenElse(skip, acc, hn::MulAdd(hn::Set(d, value), factor, acc));
       }
       float* at = o + c * ld + x;
       hn::Store(hn::Add(acc, hn::Load(d, at)), d, at);
