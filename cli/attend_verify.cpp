@@ -1,23 +1,19 @@
 #include "cli/attend_verify.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <functional>
 #include <map>
 #include <set>
 #include <thread>
 
+#include "cli/clock.h"
 #include "reference/elements.h"
 
 namespace tilewise::cli {
 namespace {
 
 constexpr int64_t kAllRowsUpTo = 2048, kRowsBeyond = 256;
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 const void* data_of(const BackwardParams& p, const std::string& name) {
   if (name == "o") return p.o.data;

@@ -1,12 +1,12 @@
 #include "cli/comparison.h"
 
 #include <algorithm>
-#include <chrono>
 #include <climits>
 #include <memory>
 #include <optional>
 
 #include "api/context.h"
+#include "cli/clock.h"
 #include "cli/memory.h"
 #include "cli/text.h"
 #include "core/cost.h"
@@ -14,10 +14,6 @@
 
 namespace tilewise::cli {
 namespace {
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 Status run_once(const Device& device, const Plan& plan, const Tensors& tensors, const Workspace& workspace) {
   return plan.problem.direction == TILEWISE_BACKWARD ? backward(device.context(), plan, tensors, workspace)
