@@ -16,9 +16,16 @@ struct BackwardSizes {
   int64_t batch, heads_q, heads_kv, seqlen_q, seqlen_kv, rows_q, head_dim, head_dim_v;
   int tile_m, tile_n, num_splits, workers;
   int64_t chunk;              // keys of one split
-  int64_t blocks;             // q blocks of one head
+  int64_t blocks;             // q blocks of one head that a worker holds at a time
   int64_t pitch_qk, pitch_v;  // row pitch of padded fp32 rows: whole widest vectors, any instruction set
   bool wants_sinks;
+
+  // Packs of q and dO in both directions and dQ: what every key tile meets again. More than this falls out of
+  // an L2 of 2 MB, beside the tiles (measured at seqlen 2048, docs/performance/cpu.md).
+  static constexpr int64_t kPackedBytes = 1280 * 1024;
+  static int64_t block_floats(int64_t d_qk, int64_t d_v, int64_t tile_m) {
+    return (3 * d_qk + 2 * d_v) * tile_m;
+  }
 
   BackwardSizes(int64_t batch, int64_t heads_q, int64_t heads_kv, int64_t seqlen_q, int64_t seqlen_kv,
                 int64_t total_q, int64_t head_dim, int64_t head_dim_v, bool wants_sinks,
@@ -36,7 +43,8 @@ struct BackwardSizes {
         num_splits(schedule.num_splits),
         workers(schedule.threads),
         chunk(std::max<int64_t>(multiple_of(tile_n, (seqlen_kv + num_splits - 1) / num_splits), tile_n)),
-        blocks((seqlen_q + tile_m - 1) / tile_m),
+        blocks(std::clamp<int64_t>(kPackedBytes / (block_floats(head_dim, head_dim_v, tile_m) * 4), 1,
+                                   std::max<int64_t>((seqlen_q + tile_m - 1) / tile_m, 1))),
         pitch_qk(multiple_of(16, head_dim)),
         pitch_v(multiple_of(16, head_dim_v)),
         wants_sinks(wants_sinks) {}
@@ -52,10 +60,15 @@ struct BackwardShared {
         sink_parts(arena.take<double>(s.wants_sinks ? s.batch * s.heads_q : 0)) {}
 };
 
+// How far a q block of a head is: its rows are packed when a key tile first needs them, and its dQ is written
+// after the last one, so that both wait for memory while products run.
+enum class BlockState : uint8_t { untouched, packed, written };
+
 // One worker's, for one (batch, key head, split) or one tile of dbias.
 struct BackwardScratch {
   Lanes* lanes;                        // [blocks]
-  float *q_t, *dout_t, *q, *dout;      // packs of all blocks of a head
+  BlockState* state;                   // [blocks]
+  float *q_t, *dout_t, *q, *dout;      // packs of `blocks` blocks
   float *lse, *delta;                  // [blocks * tile_m]
   float* dq_t;                         // [blocks][head_dim][tile_m]
   float *dk, *dv;                      // [chunk][pitch]
@@ -69,6 +82,7 @@ struct BackwardScratch {
   BackwardScratch(Arena& a, const BackwardSizes& s) {
     const int64_t lanes_all = s.blocks * s.tile_m, tile = static_cast<int64_t>(s.tile_n) * s.tile_m;
     lanes = a.take<Lanes>(s.blocks);
+    state = a.take<BlockState>(s.blocks);
     q_t = a.take<float>(lanes_all * s.head_dim);
     dout_t = a.take<float>(lanes_all * s.head_dim_v);
     q = a.take<float>(lanes_all * s.pitch_qk);

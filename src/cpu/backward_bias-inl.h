@@ -28,9 +28,10 @@ inline void BackwardRun::bias_tile(const BackwardScratch& w, int64_t bias_b, int
     for (int64_t h = one_h ? 0 : bias_h; h < (one_h ? p_.heads_q : bias_h + 1); ++h) {
       for (int64_t i0 = one_q ? 0 : q_tile * m; i0 < (one_q ? s.len_q : std::min(s.len_q, (q_tile + 1) * m));
            i0 += m) {
-        QueryBlock block = block_at(w, 0);
-        PackQueryBlock(block, p_, s, b, h, i0, static_cast<int>(std::min(m, s.len_q - i0)), sizes_.tile_m,
-                       sizes_.pitch_qk, sizes_.pitch_v, w.row);
+        QueryBlock block = block_at(w, 0, m);
+        const int rows = static_cast<int>(std::min(m, s.len_q - i0));
+        fill_lanes(block.lanes, p_, s, b, h, 1, i0, rows);
+        PackQueryBlock(block, p_, s, b, h, i0, rows, sizes_.pitch_qk, sizes_.pitch_v, w.row);
         const int64_t j_end = one_kv ? s.kv_last : std::min(s.kv_last, (kv_tile + 1) * n);
         for (int64_t j0 = one_kv ? 0 : kv_tile * n; j0 < j_end; j0 += n) {
           const int64_t a0 = std::max(j0, block.lanes.bounds.lo_min);
@@ -44,9 +45,9 @@ inline void BackwardRun::bias_tile(const BackwardScratch& w, int64_t bias_b, int
           if (keys.segments &&
               classify_segments(tile_class, block.lanes.segments, segment_bounds) == TileClass::skip)
             continue;
-          const Cut cut = cut_tile(block, TileClass::partial, a0, count, sizes_.tile_m);
+          const Cut cut = cut_tile(block, TileClass::partial, a0, count);
           TileGradients(p_, block, keys, a0, a0, count, TileClass::partial, cut, general_, ScoreStage::biased,
-                        sizes_.tile_m, buffers(w));
+                        buffers(w), nullptr);
           for (int64_t at = 0; at < count * m; ++at) w.bias_sum[(a0 - j0) * m + at] += w.ds[at];
         }
       }

@@ -9,15 +9,16 @@
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
 
-// Rows of one head, packed for a block of `tile_m` lanes.
+// Rows of one head, packed for a block of `width` lanes (whole vectors).
 struct QueryBlock {
   Lanes& lanes;
-  float* q_t;     // [head_dim][tile_m], as given: scaling a product once rounds once
-  float* dout_t;  // [head_dim_v][tile_m]
-  float* q;       // [tile_m][pitch_qk], as given
-  float* dout;    // [tile_m][pitch_v]
-  float* lse;     // [tile_m]; +inf for lanes that see nothing
-  float* delta;   // [tile_m]
+  int width;
+  float* q_t;     // [head_dim][width], as given: scaling a product once rounds once
+  float* dout_t;  // [head_dim_v][width]
+  float* q;       // [width][pitch_qk], as given
+  float* dout;    // [width][pitch_v]
+  float* lse;     // [width]; +inf for lanes that see nothing
+  float* delta;   // [width]
 };
 
 struct KeyTile {
@@ -28,8 +29,8 @@ struct KeyTile {
 };
 
 struct TileBuffers {
-  float* p;      // [tile_n][tile_m]: S^T, then P^T (with dropout)
-  float* ds;     // [tile_n][tile_m]: dP^T, then dS^T
+  float* p;      // [tile_n][width]: S^T, then P^T (with dropout)
+  float* ds;     // [tile_n][width]: dP^T, then dS^T
   float* add;    // bias and mask
   float* slope;  // softcap's derivative
   float* keep;   // dropout
@@ -41,12 +42,13 @@ struct Cut {
   int count;
 };
 
-inline Cut cut_tile(const QueryBlock& block, TileClass tile_class, int64_t j0, int n, int tile_m) {
+inline Cut cut_tile(const QueryBlock& block, TileClass tile_class, int64_t j0, int n) {
+  const int vectors = block.width / kLanes;
   Cut cut;
   cut.count = 1;
-  cut.pieces[0] = {0, n, 0, tile_m / kLanes};
+  cut.pieces[0] = {0, n, 0, vectors};
   if (tile_class == TileClass::partial)
-    cut.count = cut_pieces(cut.pieces, block.lanes, j0, n, tile_m / kLanes, kLanes);
+    cut.count = cut_pieces(cut.pieces, block.lanes, j0, n, vectors, kLanes);
   return cut;
 }
 
@@ -57,44 +59,45 @@ enum class ScoreStage { product, biased };
 // Keys j0 .. j0 + n of the tile, whose row 0 is key tile_j0.
 inline void TileGradients(const BackwardParams& p, const QueryBlock& block, const KeyTile& keys,
                           int64_t tile_j0, int64_t j0, int n, TileClass tile_class, const Cut& cut,
-                          bool general, ScoreStage stage, int tile_m, const TileBuffers& w) {
+                          bool general, ScoreStage stage, const TileBuffers& w, Ahead* ahead) {
   const int64_t first = j0 - tile_j0;
+  const int width = block.width;
   const int d_qk = static_cast<int>(p.head_dim), d_v = static_cast<int>(p.head_dim_v);
   for (int i = 0; i < cut.count; ++i) {
     const Piece& piece = cut.pieces[i];
     const int rows = piece.last - piece.first, x = piece.begin * kLanes, end = piece.end * kLanes;
-    const int64_t key = first + piece.first, at = static_cast<int64_t>(piece.first) * tile_m;
-    Panels<true, Out::kStore>(rows, d_qk, keys.k + key * keys.k_stride, keys.k_stride, block.q_t + x, tile_m,
-                              w.p + at + x, tile_m, end - x);
-    Panels<true, Out::kStore>(rows, d_v, keys.v + key * keys.v_stride, keys.v_stride, block.dout_t + x,
-                              tile_m, w.ds + at + x, tile_m, end - x);
-    FillOutside(w.p + at, tile_m, rows, x, end, tile_m, kNegativeInfinity);
-    FillOutside(w.ds + at, tile_m, rows, x, end, tile_m, 0.0f);
+    const int64_t key = first + piece.first, at = static_cast<int64_t>(piece.first) * width;
+    Panels<true, Out::kStore>(rows, d_qk, keys.k + key * keys.k_stride, keys.k_stride, block.q_t + x, width,
+                              w.p + at + x, width, end - x, nullptr, ahead);
+    Panels<true, Out::kStore>(rows, d_v, keys.v + key * keys.v_stride, keys.v_stride, block.dout_t + x, width,
+                              w.ds + at + x, width, end - x, nullptr, ahead);
+    FillOutside(w.p + at, width, rows, x, end, width, kNegativeInfinity);
+    FillOutside(w.ds + at, width, rows, x, end, width, 0.0f);
   }
   const bool capped = p.softcap > 0.0f && stage == ScoreStage::product;
   if (general) {
-    const bool added = load_bias_and_mask(w.add, tile_m, p, block.lanes, j0, n);
-    FinishScores(w.p, tile_m, block.lanes, p, p.scale, j0, n, added ? w.add : nullptr,
+    const bool added = load_bias_and_mask(w.add, width, p, block.lanes, j0, n);
+    FinishScores(w.p, width, block.lanes, p, p.scale, j0, n, added ? w.add : nullptr,
                  keys.segments ? keys.segments + first : nullptr, capped ? w.slope : nullptr);
   } else if (tile_class == TileClass::partial) {
-    MaskIntervals(w.p, tile_m, block.lanes, j0, n);
+    MaskIntervals(w.p, width, block.lanes, j0, n);
   }
   const bool dropped = p.dropout_threshold != 0;
-  if (dropped) LoadDropout(w.keep, tile_m, p, block.lanes, j0, n);
+  if (dropped) LoadDropout(w.keep, width, p, block.lanes, j0, n);
 
   const D d;
   // score - lse is rounded once, as a difference, before it goes to log2 units: both can be large beside it.
   const V factor = hn::Set(d, general ? 1.0f : p.scale), log2e = hn::Set(d, kLog2E);
   const V hidden = hn::Set(d, kNegativeInfinity);
   const bool select = general || tile_class == TileClass::partial;
-  for (int64_t r = 0; r < tile_m; r += kLanes) {
+  for (int64_t r = 0; r < width; r += kLanes) {
     const V lse = hn::Load(d, block.lse + r), delta = hn::Load(d, block.delta + r);
     const auto weight_of = [&](V score)
                                HWY_ATTR { return Exp2(hn::Mul(hn::MulSub(score, factor, lse), log2e)); };
     float* HWY_RESTRICT p_at = w.p + r;
     float* HWY_RESTRICT ds_at = w.ds + r;
     if (!select && !dropped) {
-      for (int j = 0; j < n; ++j, p_at += tile_m, ds_at += tile_m) {
+      for (int j = 0; j < n; ++j, p_at += width, ds_at += width) {
         const V weight = weight_of(hn::Load(d, p_at));
         hn::Store(weight, d, p_at);
         hn::Store(hn::Mul(weight, hn::Sub(hn::Load(d, ds_at), delta)), d, ds_at);
@@ -103,7 +106,7 @@ inline void TileGradients(const BackwardParams& p, const QueryBlock& block, cons
     }
     const float* HWY_RESTRICT slope = w.slope + r;
     const float* HWY_RESTRICT keep = w.keep + r;
-    for (int j = 0; j < n; ++j, p_at += tile_m, ds_at += tile_m, slope += tile_m, keep += tile_m) {
+    for (int j = 0; j < n; ++j, p_at += width, ds_at += width, slope += width, keep += width) {
       const V score = hn::Load(d, p_at);
       const auto out = hn::Eq(score, hidden);
       V weight = weight_of(score);
@@ -118,27 +121,28 @@ inline void TileGradients(const BackwardParams& p, const QueryBlock& block, cons
   }
 }
 
-// The lanes of a block, its packs and its row statistics. `o` is read where delta is not given; row_buffer
-// holds max(head_dim, head_dim_v) floats.
+// The packs of a block, whose lanes are filled, and its row statistics. `o` is read where delta is not given;
+// row_buffer holds max(head_dim, head_dim_v) floats.
 inline void PackQueryBlock(QueryBlock& block, const BackwardParams& p, const Sequence& sequence, int64_t b,
-                           int64_t head, int64_t first, int count, int tile_m, int64_t pitch_qk,
-                           int64_t pitch_v, float* row_buffer) {
-  fill_lanes(block.lanes, p, sequence, b, head, 1, first, count);
-  const int64_t in_batch = sequence.q_begin;
-  std::memset(block.q, 0, static_cast<size_t>(tile_m * pitch_qk) * sizeof(float));
-  std::memset(block.dout, 0, static_cast<size_t>(tile_m * pitch_v) * sizeof(float));
-  for (int r = 0; r < tile_m; ++r) {
+                           int64_t head, int64_t first, int count, int64_t pitch_qk, int64_t pitch_v,
+                           float* row_buffer) {
+  const auto clear = [](float* from, float* to) { std::memset(from, 0, (to - from) * sizeof(float)); };
+  for (int r = 0; r < block.width; ++r) {
+    float *q = block.q + r * pitch_qk, *dout = block.dout + r * pitch_v;
     block.lse[r] = -kNegativeInfinity;
     block.delta[r] = 0.0f;
-    if (r >= count) continue;
-    const int64_t row = in_batch + first + r;
+    if (r >= count) {
+      clear(q, q + pitch_qk);
+      clear(dout, dout + pitch_v);
+      continue;
+    }
+    const int64_t row = sequence.q_begin + first + r;
     const auto at = [&](const RowTensor& t) {
       return b * t.batch_stride + row * t.row_stride + head * t.head_stride;
     };
     const auto stat = [&](const RowStats& t) {
       return t.data[b * t.batch_stride + head * t.head_stride + row * t.row_stride];
     };
-    float* dout = block.dout + r * pitch_v;
     ConvertRow(dout, p.dout, at(p.dout), p.head_dim_v);
     if (p.delta.data) {
       block.delta[r] = stat(p.delta);
@@ -150,14 +154,19 @@ inline void PackQueryBlock(QueryBlock& block, const BackwardParams& p, const Seq
     const float lse = stat(p.lse);
     // lse -inf: bias or mask hides what the interval leaves. Its dO must not meet a zero of P.
     if (block.lanes.sees_nothing(r) || lse == kNegativeInfinity) {
-      std::memset(dout, 0, static_cast<size_t>(p.head_dim_v) * sizeof(float));
+      clear(q, q + pitch_qk);
+      clear(dout, dout + pitch_v);
       continue;
     }
     block.lse[r] = lse;
-    ConvertRow(block.q + r * pitch_qk, p.q, at(p.q), p.head_dim);
+    ConvertRow(q, p.q, at(p.q), p.head_dim);
+    clear(q + p.head_dim, q + pitch_qk);
+    clear(dout + p.head_dim_v, dout + pitch_v);
   }
-  Transpose<false>(block.q, pitch_qk, tile_m, static_cast<int>(p.head_dim), block.q_t, tile_m, 1.0f);
-  Transpose<false>(block.dout, pitch_v, tile_m, static_cast<int>(p.head_dim_v), block.dout_t, tile_m, 1.0f);
+  Transpose<false>(block.q, pitch_qk, block.width, static_cast<int>(p.head_dim), block.q_t, block.width,
+                   1.0f);
+  Transpose<false>(block.dout, pitch_v, block.width, static_cast<int>(p.head_dim_v), block.dout_t,
+                   block.width, 1.0f);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -126,8 +126,8 @@ class ForwardRun {
       ahead.set(slot, static_cast<const char*>(t.data) + element * at, element * t.row_stride, element * dim,
                 j1 - j0);
     };
-    ask(1, p_.k, p_.head_dim);
-    ask(2, p_.v, p_.head_dim_v);
+    ask(Ahead::kOwn, p_.k, p_.head_dim);
+    ask(Ahead::kOwn + 1, p_.v, p_.head_dim_v);
   }
 
   // A block's rows of q or o: where the heads of a group stand side by side, they are one longer row.

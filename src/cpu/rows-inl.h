@@ -33,6 +33,17 @@ inline void ConvertRow(float* HWY_RESTRICT to, const RowTensor& t, int64_t at, i
   for (; i < n; ++i) to[i] = float_of_f16(from[i]);
 }
 
+// Asks for a row that will be read or written some rows later: at the stride of [row, head, dim] each stands
+// on a page of its own, which the hardware's prefetchers do not cross.
+constexpr int64_t kRowsAhead = 8;
+
+inline void AskForRow(const RowTensor& t, int64_t at, int64_t n) {
+  if (!t.data) return;
+  const int64_t element = t.dtype == DType::f32 ? 4 : 2;
+  const char* from = static_cast<const char*>(t.data) + at * element;
+  for (int64_t i = 0; i < n * element; i += 64) __builtin_prefetch(from + i, 0, 3);
+}
+
 // True where no element of the row is NaN or infinite.
 inline bool AllFinite(const float* HWY_RESTRICT row, int64_t n) {
   const D d;
@@ -54,6 +65,15 @@ inline float Dot(const float* HWY_RESTRICT x, const float* HWY_RESTRICT y, int64
   return total;
 }
 
+// `count` rows of one head from row0 on.
+inline void AskForRows(Ahead& ahead, int slot, const RowTensor& t, int64_t b, int64_t head, int64_t row0,
+                       int64_t count, int64_t dim) {
+  const int64_t element = t.dtype == DType::f32 ? 4 : 2;
+  const int64_t at = b * t.batch_stride + head * t.head_stride + row0 * t.row_stride;
+  ahead.set(slot, static_cast<const char*>(t.data) + element * at, element * t.row_stride, element * dim,
+            count);
+}
+
 // Rows [row0, row0 + n) of one head as fp32: in place, or brought together in `buffer`. `gather` brings fp32
 // rows together too, where they will be read many times: at the stride of [row, head, dim] they fall into few
 // sets of the caches.
@@ -64,7 +84,10 @@ inline const float* RowsAsFloat(const RowTensor& t, int64_t b, int64_t head, int
     *stride = t.row_stride;
     return static_cast<const float*>(t.data) + at;
   }
-  for (int j = 0; j < n; ++j) ConvertRow(buffer + j * pitch, t, at + j * t.row_stride, dim);
+  for (int j = 0; j < n; ++j) {
+    if (j + kRowsAhead < n) AskForRow(t, at + (j + kRowsAhead) * t.row_stride, dim);
+    ConvertRow(buffer + j * pitch, t, at + j * t.row_stride, dim);
+  }
   *stride = pitch;
   return buffer;
 }

@@ -35,23 +35,26 @@ enum class Out { kStore, kStoreMax, kAccumulate };
 // [row, head, dim] are nothing that the hardware's prefetchers foresee.
 class Ahead {
  public:
+  // Slots [0, kOwn) hold what the next step of the caller needs, the others what a later one does.
+  static constexpr int kOwn = 3, kSlots = 7;
+
   // `count` rows of `bytes`; forgets what the slot still held.
   void set(int slot, const void* at, int64_t stride, int64_t bytes, int64_t count) {
     rows_[slot] = {static_cast<const char*>(at), stride, (bytes + 63) / 64 * 64, 0, count};
   }
-  // Spreads slot 0 over the next `own` steps and the others over `all`.
+  // Spreads the first kOwn slots over the next `own` steps and the others over `all`.
   void spread(int64_t own, int64_t all) {
-    int64_t lines = 0;
-    for (int slot = 1; slot < kSlots; ++slot) lines += rows_[slot].count * rows_[slot].bytes / 64;
-    const int64_t first = rows_[0].count * rows_[0].bytes / 64;
-    const int64_t a_step = (first + own) / (own + 1) + (lines + all) / (all + 1);
+    const int64_t a_step = (lines(0, kOwn) + own) / (own + 1) + (lines(kOwn, kSlots) + all) / (all + 1);
     lines_a_step_ = a_step < kMostLines ? static_cast<int>(a_step) : kMostLines;
   }
   void step() {
     for (int i = 0; i < lines_a_step_; ++i) {
       Rows* r = rows_;
-      while (r->count == 0)
-        if (++r == rows_ + kSlots) return;
+      while (r->count == 0) {
+        if (++r < rows_ + kSlots) continue;
+        lines_a_step_ = 0;
+        return;
+      }
       __builtin_prefetch(r->at + r->offset, 0, 2);  // into L2: L1 is full
       r->offset += 64;
       if (r->offset < r->bytes) continue;
@@ -62,7 +65,12 @@ class Ahead {
   }
 
  private:
-  static constexpr int kSlots = 3, kMostLines = 16;
+  static constexpr int kMostLines = 16;
+  int64_t lines(int first, int last) const {
+    int64_t sum = 0;
+    for (int slot = first; slot < last; ++slot) sum += rows_[slot].count * rows_[slot].bytes / 64;
+    return sum;
+  }
   struct Rows {
     const char* at;
     int64_t stride, bytes, offset, count;
