@@ -1,7 +1,8 @@
 #include "api/workspace_pool.h"
 
 #include <cstring>
-#include <new>
+
+#include "core/pages.h"
 
 namespace tilewise {
 namespace {
@@ -14,8 +15,6 @@ int64_t rounded(int64_t bytes) {
   return bytes > INT64_MAX - step ? bytes : (bytes + step - 1) / step * step;
 }
 
-constexpr std::align_val_t kAlignment{TILEWISE_WORKSPACE_ALIGNMENT};
-
 }  // namespace
 
 WorkspacePool::~WorkspacePool() {
@@ -24,8 +23,8 @@ WorkspacePool::~WorkspacePool() {
 
 void* WorkspacePool::allocate(int64_t bytes) {
   const auto size = static_cast<size_t>(bytes);
-  void* data = allocate_ ? allocate_(user_, size, TILEWISE_WORKSPACE_ALIGNMENT)
-                         : ::operator new(size, kAlignment, std::nothrow);
+  void* data =
+      allocate_ ? allocate_(user_, size, TILEWISE_WORKSPACE_ALIGNMENT) : allocate_pages(size).release();
   if (data) std::memset(data, 0, TILEWISE_CONTROL_BYTES);
   return data;
 }
@@ -34,7 +33,7 @@ void WorkspacePool::release(tilewise_workspace block) {
   if (allocate_) {
     release_(user_, block.data, static_cast<size_t>(block.bytes));
   } else {
-    ::operator delete(block.data, kAlignment);
+    FreePages()(static_cast<std::byte*>(block.data));
   }
 }
 

@@ -82,7 +82,6 @@ struct BackwardScratch {
   BackwardScratch(Arena& a, const BackwardSizes& s) {
     const int64_t lanes_all = s.blocks * s.tile_m, tile = static_cast<int64_t>(s.tile_n) * s.tile_m;
     lanes = a.take<Lanes>(s.blocks);
-    state = a.take<BlockState>(s.blocks);
     q_t = a.take<float>(lanes_all * s.head_dim);
     dout_t = a.take<float>(lanes_all * s.head_dim_v);
     q = a.take<float>(lanes_all * s.pitch_qk);
@@ -103,6 +102,7 @@ struct BackwardScratch {
     bias_sum = a.take<float>(tile);
     row = a.take<float>(std::max(s.pitch_qk, s.pitch_v));
     segments = a.take<int32_t>(s.tile_n);
+    state = a.take<BlockState>(s.blocks);
   }
 };
 

@@ -33,23 +33,21 @@ inline void ConvertRow(float* HWY_RESTRICT to, const RowTensor& t, int64_t at, i
   for (; i < n; ++i) to[i] = float_of_f16(from[i]);
 }
 
-// Asks for a row that will be read or written some rows later: at the stride of [row, head, dim] each stands
-// on a page of its own, which the hardware's prefetchers do not cross.
-constexpr int64_t kRowsAhead = 8;
-
-inline void AskForRow(const RowTensor& t, int64_t at, int64_t n) {
-  if (!t.data) return;
-  const int64_t element = t.dtype == DType::f32 ? 4 : 2;
-  const char* from = static_cast<const char*>(t.data) + at * element;
-  for (int64_t i = 0; i < n * element; i += 64) __builtin_prefetch(from + i, 0, 3);
-}
-
 // True where no element of the row is NaN or infinite.
 inline bool AllFinite(const float* HWY_RESTRICT row, int64_t n) {
   const D d;
-  V bad = hn::Zero(d);  // x * 0 is 0, or NaN for what is not finite; NaN stays
+  const V zero = hn::Zero(d);
+  V bad = zero, bad1 = zero, bad2 = zero,
+    bad3 = zero;  // x * 0 is 0, or NaN for what is not finite; NaN stays
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) bad = hn::MulAdd(hn::LoadU(d, row + i), hn::Zero(d), bad);
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    bad = hn::MulAdd(hn::LoadU(d, row + i), zero, bad);
+    bad1 = hn::MulAdd(hn::LoadU(d, row + i + kLanes), zero, bad1);
+    bad2 = hn::MulAdd(hn::LoadU(d, row + i + 2 * kLanes), zero, bad2);
+    bad3 = hn::MulAdd(hn::LoadU(d, row + i + 3 * kLanes), zero, bad3);
+  }
+  for (; i + kLanes <= n; i += kLanes) bad = hn::MulAdd(hn::LoadU(d, row + i), zero, bad);
+  bad = hn::Add(hn::Add(bad, bad1), hn::Add(bad2, bad3));
   bool finite = hn::AllTrue(d, hn::Eq(bad, bad));
   for (; i < n; ++i) finite = finite && std::isfinite(row[i]);
   return finite;
@@ -84,10 +82,7 @@ inline const float* RowsAsFloat(const RowTensor& t, int64_t b, int64_t head, int
     *stride = t.row_stride;
     return static_cast<const float*>(t.data) + at;
   }
-  for (int j = 0; j < n; ++j) {
-    if (j + kRowsAhead < n) AskForRow(t, at + (j + kRowsAhead) * t.row_stride, dim);
-    ConvertRow(buffer + j * pitch, t, at + j * t.row_stride, dim);
-  }
+  for (int j = 0; j < n; ++j) ConvertRow(buffer + j * pitch, t, at + j * t.row_stride, dim);
   *stride = pitch;
   return buffer;
 }

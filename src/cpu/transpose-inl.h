@@ -20,6 +20,53 @@ HWY_INLINE void Transpose4(const float* HWY_RESTRICT from, int64_t from_stride, 
 }
 #endif
 
+#if HWY_ARCH_X86 && HWY_CAP_GE512
+// Pairs of floats of the lower or upper halves of x's and y's 128-bit blocks.
+HWY_INLINE __m512 LowerPairs(__m512 x, __m512 y) {
+  return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(x), _mm512_castps_pd(y)));
+}
+HWY_INLINE __m512 UpperPairs(__m512 x, __m512 y) {
+  return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(x), _mm512_castps_pd(y)));
+}
+
+// to[c][r] = from[r][c] * factor, 16 x 16: every line of `to` is written once, whole. Inlined, its 32 row
+// addresses would be kept on the stack and stepped there.
+HWY_NOINLINE void Transpose16(const float* HWY_RESTRICT from, int64_t from_stride, float* HWY_RESTRICT to,
+                              int64_t to_stride, float factor) {
+  __m512 a[16], b[16];
+  const __m512 times = _mm512_set1_ps(factor);
+#pragma GCC unroll 16
+  for (int r = 0; r < 16; ++r) a[r] = _mm512_loadu_ps(from + r * from_stride);
+    // Within blocks of 4 columns: first pairs of rows, then 4 rows.
+#pragma GCC unroll 8
+  for (int r = 0; r < 16; r += 2) {
+    b[r] = _mm512_unpacklo_ps(a[r], a[r + 1]);
+    b[r + 1] = _mm512_unpackhi_ps(a[r], a[r + 1]);
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < 16; r += 4) {
+    a[r] = LowerPairs(b[r], b[r + 2]);
+    a[r + 1] = UpperPairs(b[r], b[r + 2]);
+    a[r + 2] = LowerPairs(b[r + 1], b[r + 3]);
+    a[r + 3] = UpperPairs(b[r + 1], b[r + 3]);
+  }
+  // a[4 g + i] holds columns i, 4 + i, 8 + i, 12 + i of rows 4 g .. 4 g + 3: now the blocks.
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512 even01 = _mm512_shuffle_f32x4(a[i], a[4 + i], 0x88),
+                 odd01 = _mm512_shuffle_f32x4(a[i], a[4 + i], 0xdd);
+    const __m512 even23 = _mm512_shuffle_f32x4(a[8 + i], a[12 + i], 0x88),
+                 odd23 = _mm512_shuffle_f32x4(a[8 + i], a[12 + i], 0xdd);
+    const __m512 columns[4] = {
+        _mm512_shuffle_f32x4(even01, even23, 0x88), _mm512_shuffle_f32x4(odd01, odd23, 0x88),
+        _mm512_shuffle_f32x4(even01, even23, 0xdd), _mm512_shuffle_f32x4(odd01, odd23, 0xdd)};
+#pragma GCC unroll 4
+    for (int g = 0; g < 4; ++g)
+      _mm512_storeu_ps(to + (4 * g + i) * to_stride, _mm512_mul_ps(columns[g], times));
+  }
+}
+#endif
+
 // to[c][r] = from[r][c] * factor. Any strides; neither side needs alignment. The outer loop runs over the
 // rows of `from`, or, kRowsOfTo, of `to`: the side whose rows are far apart.
 template <bool kRowsOfTo>
@@ -27,6 +74,21 @@ HWY_INLINE void Transpose(const float* HWY_RESTRICT from, int64_t from_stride, i
                           float* HWY_RESTRICT to, int64_t to_stride, float factor) {
   const int outer = kRowsOfTo ? columns : rows, inner = kRowsOfTo ? rows : columns;
   int i = 0;
+#if HWY_ARCH_X86 && HWY_CAP_GE512
+  for (; i + 16 <= outer; i += 16) {
+    int j = 0;
+    for (; j + 16 <= inner; j += 16) {
+      const int r = kRowsOfTo ? j : i, c = kRowsOfTo ? i : j;
+      Transpose16(from + r * from_stride + c, from_stride, to + c * to_stride + r, to_stride, factor);
+    }
+    for (; j < inner; ++j) {
+      for (int x = i; x < i + 16; ++x) {
+        const int r = kRowsOfTo ? j : x, c = kRowsOfTo ? x : j;
+        to[c * to_stride + r] = from[r * from_stride + c] * factor;
+      }
+    }
+  }
+#endif
 #if HWY_TARGET != HWY_SCALAR
   for (; i + 4 <= outer; i += 4) {
     int j = 0;

@@ -2,8 +2,6 @@
 // global dispatch state is involved.
 #include "tune/peak.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -124,18 +122,15 @@ ReadPeak::ReadPeak(Executor& executor, Target target, int threads, int64_t memor
       threads_(threads),
       bytes_(std::min<int64_t>(int64_t{512} << 20, memory_bytes / 8) / kChunk * kChunk) {
   bytes_ = std::max(bytes_, kChunk);
-  buffer_ = ::operator new (static_cast<size_t>(bytes_), std::align_val_t{4096});
-#if defined(MADV_HUGEPAGE)
-  madvise(buffer_, static_cast<size_t>(bytes_), MADV_HUGEPAGE);
-#endif
-  std::memset(buffer_, 1, static_cast<size_t>(bytes_));
+  buffer_ = allocate_pages(static_cast<size_t>(bytes_));
+  if (!buffer_) throw std::bad_alloc();
+  std::memset(buffer_.get(), 1, static_cast<size_t>(bytes_));
 }
-
-ReadPeak::~ReadPeak() { ::operator delete (buffer_, std::align_val_t{4096}); }
 
 void ReadPeak::run() {
   executor_.run(bytes_ / kChunk, threads_, [&](int64_t i, int) {
-    const auto* data = reinterpret_cast<const float*>(static_cast<const char*>(buffer_) + i * kChunk);
+    const auto* data =
+        reinterpret_cast<const float*>(reinterpret_cast<const char*>(buffer_.get()) + i * kChunk);
     g_sink.store(kernel_(data, kChunk / 4), std::memory_order_relaxed);
   });
 }

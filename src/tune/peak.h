@@ -8,6 +8,7 @@
 
 #include "core/executor.h"
 #include "core/kernel.h"
+#include "core/pages.h"
 
 namespace tilewise::tune {
 
@@ -34,7 +35,6 @@ class FmaPeak {
 class ReadPeak {
  public:
   ReadPeak(Executor& executor, Target target, int threads, int64_t memory_bytes);
-  ~ReadPeak();
   ReadPeak(const ReadPeak&) = delete;
   ReadPeak& operator=(const ReadPeak&) = delete;
   void run();
@@ -45,7 +45,7 @@ class ReadPeak {
   double (*kernel_)(const float*, int64_t);
   int threads_;
   int64_t bytes_;
-  void* buffer_;
+  Pages buffer_;
 };
 
 }  // namespace tilewise::tune

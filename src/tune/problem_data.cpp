@@ -1,6 +1,5 @@
 #include "tune/problem_data.h"
 
-#include <new>
 #include <utility>
 
 #include "core/dropout.h"
@@ -64,10 +63,6 @@ double value_at(const tilewise_tensor& tensor, int64_t i) {
   return tensor.dtype == TILEWISE_F16 ? float_of_f16(bits) : float_of_bf16(bits);
 }
 
-void ProblemData::Free::operator()(std::byte* data) const {
-  ::operator delete (data, std::align_val_t{kAlign});
-}
-
 int64_t ProblemData::bytes_of(const Problem& p) {
   const auto q = static_cast<DType>(p.dtype_q);
   const int64_t of_q = tensor_bytes(q, {p.batch, p.seqlen_q, p.heads_q, p.head_dim});
@@ -80,11 +75,12 @@ int64_t ProblemData::bytes_of(const Problem& p) {
 
 bool ProblemData::add(tilewise_tensor& tensor, DType dtype, std::initializer_list<int64_t> shape) {
   const auto bytes = static_cast<size_t>(tensor_bytes(dtype, shape));
-  auto* data =
-      static_cast<std::byte*>(::operator new (bytes + kAlign, std::align_val_t{kAlign}, std::nothrow));
+  // Tensors that all began on a boundary of 2 MB would compete for the same sets of the caches.
+  const size_t skew = memory_.size() * 65 * kAlign;
+  Pages data = allocate_pages(bytes + skew);
   if (!data) return false;
-  memory_.emplace_back(data);
-  tensor = Tensor(data, dtype, shape);
+  tensor = Tensor(data.get() + skew, dtype, shape);
+  memory_.push_back(std::move(data));
   return true;
 }
 

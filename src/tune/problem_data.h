@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/pages.h"
 #include "tilewise/attention.h"
 
 namespace tilewise::tune {
@@ -36,15 +37,12 @@ class ProblemData {
   Status fill_forward(const Context& context);
 
  private:
-  struct Free {
-    void operator()(std::byte* data) const;
-  };
   ProblemData() = default;
   bool add(tilewise_tensor& tensor, DType dtype, std::initializer_list<int64_t> shape);
 
   Problem problem_;
   Tensors tensors_{};
-  std::vector<std::unique_ptr<std::byte, Free>> memory_;
+  std::vector<Pages> memory_;
 };
 
 // `count` standard normal numbers (a sum of four uniform ones) in storage `dtype`; element i depends on seed
