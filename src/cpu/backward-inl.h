@@ -307,7 +307,7 @@ class BackwardRun {
     const int64_t m = sizes_.tile_m, d = p_.head_dim;
     // The block's pack of Q has done its work: its rows take dQ.
     Transpose<true>(t.w.dq_t + i * m * d, block.width, static_cast<int>(d), block.width, block.q,
-                    sizes_.pitch_qk, 1.0f);
+                    sizes_.pitch_qk, ColumnFactors(1.0f));
     for (int64_t r = 0; r < block.lanes.count; ++r)
       write_dq_row(t.s, t.b, t.head, t.split, row_of(t, i) + r, block.q + r * sizes_.pitch_qk);
   }

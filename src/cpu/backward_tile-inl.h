@@ -164,9 +164,9 @@ inline void PackQueryBlock(QueryBlock& block, const BackwardParams& p, const Seq
     clear(dout + p.head_dim_v, dout + pitch_v);
   }
   Transpose<false>(block.q, pitch_qk, block.width, static_cast<int>(p.head_dim), block.q_t, block.width,
-                   1.0f);
+                   ColumnFactors(1.0f));
   Transpose<false>(block.dout, pitch_v, block.width, static_cast<int>(p.head_dim_v), block.dout_t,
-                   block.width, 1.0f);
+                   block.width, ColumnFactors(1.0f));
 }
 
 }  // namespace HWY_NAMESPACE

@@ -106,7 +106,8 @@ class ForwardRun {
           block.packed = true;
           if (i + 1 < count && !blocks[i + 1].packed)
             ask_for_rows(ahead, p_.q, p_.head_dim, s, b, *blocks[i + 1].lanes);
-        } else if (a1 == lanes.bounds.hi_max) {
+        } else if (a1 + sizes_.tile_n >=
+                   lanes.bounds.hi_max) {  // the last tile may be too short to ask for all
           ask_for_rows(ahead, p_.o, p_.head_dim_v, s, b, lanes);
         }
         const int64_t steps = ((a1 - a0) + p_.head_dim_v) / kPanelRows;

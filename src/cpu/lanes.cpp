@@ -15,9 +15,12 @@ void fill_lanes(Lanes& lanes, const ForwardParams& p, const Sequence& sequence, 
   lanes.sequence = sequence;
   lanes.bounds = {};
   lanes.segments = {};
-  for (int r = 0; r < count; ++r) {
-    const int64_t row = (first + r) / heads_in_lanes;
-    const int64_t head = first_head + (first + r) % heads_in_lanes;
+  int64_t row = first / heads_in_lanes, head = first_head + first % heads_in_lanes;
+  for (int r = 0; r < count; ++r, ++head) {
+    if (head == first_head + heads_in_lanes) {
+      head = first_head;
+      ++row;
+    }
     const Interval keys = visible_keys(p, sequence, b, row);
     lanes.bounds.add(keys);
     lanes.lo[r] = static_cast<int32_t>(keys.lo);

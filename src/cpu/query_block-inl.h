@@ -50,7 +50,7 @@ inline void PackQueries(const ForwardBlock& block, const ForwardParams& p, float
   const int dim = static_cast<int>(p.head_dim);
   if (p.q.dtype == DType::f32 && is_plain(block, p) && lanes.bounds.hi_min > 0) {
     const float* from = static_cast<const float*>(p.q.data) + row_offset(p.q, lanes, 0);
-    Transpose<false>(from, p.q.row_stride, block.width, dim, block.q_t, block.width, factor);
+    Transpose<false>(from, p.q.row_stride, block.width, dim, block.q_t, block.width, ColumnFactors(factor));
     return;
   }
   for (int r = 0; r < block.width; ++r) {
@@ -61,7 +61,7 @@ inline void PackQueries(const ForwardBlock& block, const ForwardParams& p, float
     }
     ConvertRow(row, p.q, row_offset(p.q, lanes, r), p.head_dim);
   }
-  Transpose<false>(rows, pitch, block.width, dim, block.q_t, block.width, factor);
+  Transpose<false>(rows, pitch, block.width, dim, block.q_t, block.width, ColumnFactors(factor));
 }
 
 inline void ClearOutput(const ForwardBlock& block, int64_t head_dim_v) {
@@ -70,6 +70,30 @@ inline void ClearOutput(const ForwardBlock& block, int64_t head_dim_v) {
     block.top[r] = kNegativeInfinity;
     block.sum[r] = 0.0f;
   }
+}
+
+// lse of a row's keys, whose weights' sum is sum * exp(top). `scaled`: the raw product's maximum as the
+// weights have it, in log2 units and rounded to fp32, or a natural score.
+inline double LogSumExp(float scaled, bool natural, float sum) {
+  return (natural ? scaled : scaled * kLn2Double) + static_cast<double>(std::log(sum));
+}
+
+// FinishRow for a block without sinks all of whose rows see something; false, having written nothing that
+// FinishRow would not write again, where that is not so.
+inline bool FinishPlainRows(const ForwardBlock& block, const ForwardParams& p, bool natural, float* factors) {
+  const Lanes& lanes = *block.lanes;
+  if (p.sinks || lanes.row[block.width - 1] >= lanes.sequence.len_q) return false;
+  const float unit = natural ? 1.0f : factor_of(p);
+  float* lse = p.lse.data ? p.lse.data + lanes.b * p.lse.batch_stride + lanes.head[0] * p.lse.head_stride +
+                                (lanes.sequence.q_begin + lanes.row[0]) * p.lse.row_stride
+                          : nullptr;
+  for (int r = 0; r < block.width; ++r) {
+    if (!(block.sum[r] > 0.0f)) return false;
+    factors[r] = 1.0f / block.sum[r];
+    if (lse)
+      lse[r * p.lse.row_stride] = static_cast<float>(LogSumExp(block.top[r] * unit, natural, block.sum[r]));
+  }
+  return true;
 }
 
 // Writes a row's lse; returns what its O is to be multiplied by, 0 where it sees nothing. `natural`: top is a
@@ -86,9 +110,8 @@ inline float FinishRow(const ForwardBlock& block, const ForwardParams& p, bool n
   float lse = sink, factor = 0.0f;
   if (!empty) {
     // exp(lse) is the sum of the keys' weights, sum * exp(top), and of the sink's.
-    const float scaled = block.top[r] * factor_of(p);  // as the weights have it, rounded to fp32
-    const double top = natural ? static_cast<double>(block.top[r]) : scaled * kLn2Double;
-    const double keys = top + static_cast<double>(std::log(block.sum[r]));
+    const double keys =
+        LogSumExp(natural ? block.top[r] : block.top[r] * factor_of(p), natural, block.sum[r]);
     double all = keys;
     factor = 1.0f / block.sum[r];
     if (sink != kNegativeInfinity) {
@@ -110,18 +133,13 @@ inline void WriteOutput(const ForwardBlock& block, const ForwardParams& p, bool 
                         float* rows, int64_t pitch) {
   const Lanes& lanes = *block.lanes;
   const int width = block.width, dim = static_cast<int>(p.head_dim_v);
-  bool all_see = true;
-  for (int r = 0; r < width; ++r) {
-    factors[r] = r < lanes.count ? FinishRow(block, p, natural, r) : 0.0f;
-    all_see = all_see && factors[r] != 0.0f;
-  }
-  if (all_see && p.o.dtype == DType::f32 && is_plain(block, p)) {
-    ScaleLanes(block.o_t, width, dim, factors);
+  if (p.o.dtype == DType::f32 && is_plain(block, p) && FinishPlainRows(block, p, natural, factors)) {
     Transpose<true>(block.o_t, width, dim, width, static_cast<float*>(p.o.data) + row_offset(p.o, lanes, 0),
-                    p.o.row_stride, 1.0f);
+                    p.o.row_stride, ColumnFactors(factors));
     return;
   }
-  Transpose<true>(block.o_t, width, dim, width, rows, pitch, 1.0f);
+  for (int r = 0; r < width; ++r) factors[r] = r < lanes.count ? FinishRow(block, p, natural, r) : 0.0f;
+  Transpose<true>(block.o_t, width, dim, width, rows, pitch, ColumnFactors(1.0f));
   for (int r = 0; r < lanes.count; ++r)
     StoreRow(p.o, row_offset(p.o, lanes, r), rows + r * pitch, p.head_dim_v, factors[r], factors[r] == 0.0f);
 }

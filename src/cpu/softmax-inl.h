@@ -135,14 +135,6 @@ HWY_NOINLINE void RaiseTop(float c, const float* HWY_RESTRICT tile_top, float* H
   }
 }
 
-// Multiplies each lane of `rows` rows by its factor.
-HWY_INLINE void ScaleLanes(float* HWY_RESTRICT x, int width, int rows, const float* HWY_RESTRICT factors) {
-  const D d;
-  for (int r = 0; r < rows; ++r, x += width)
-    for (int i = 0; i < width; i += kLanes)
-      hn::Store(hn::Mul(hn::Load(d, x + i), hn::Load(d, factors + i)), d, x + i);
-}
-
 HWY_INLINE void Multiply(float* HWY_RESTRICT x, const float* HWY_RESTRICT by, int64_t n) {
   const D d;
   for (int64_t i = 0; i < n; i += kLanes)

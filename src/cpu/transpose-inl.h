@@ -3,20 +3,35 @@
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
 
+// What the columns of `from` are multiplied by: all by one factor, or each by its own.
+class ColumnFactors {
+ public:
+  explicit HWY_INLINE ColumnFactors(float all) : all_(all) {}
+  explicit HWY_INLINE ColumnFactors(const float* each) : each_(each) {}
+  HWY_INLINE float at(int column) const { return each_ ? each_[column] : all_; }
+  template <class D>
+  HWY_INLINE hn::Vec<D> at(D d, int column) const {
+    return each_ ? hn::LoadU(d, each_ + column) : hn::Set(d, all_);
+  }
+
+ private:
+  const float* each_ = nullptr;
+  float all_ = 1.0f;
+};
+
 #if HWY_TARGET != HWY_SCALAR
-// to[c][r] = from[r][c] * factor, 4 x 4.
+// to[c][r] = from[r][c] * times[c], 4 x 4.
 HWY_INLINE void Transpose4(const float* HWY_RESTRICT from, int64_t from_stride, float* HWY_RESTRICT to,
-                           int64_t to_stride, float factor) {
+                           int64_t to_stride, hn::Vec<hn::FixedTag<float, 4>> times) {
   const hn::FixedTag<float, 4> d;
-  const auto times = hn::Set(d, factor);
-  const auto r0 = hn::LoadU(d, from), r1 = hn::LoadU(d, from + from_stride);
-  const auto r2 = hn::LoadU(d, from + 2 * from_stride), r3 = hn::LoadU(d, from + 3 * from_stride);
+  const auto row = [&](int64_t r) HWY_ATTR { return hn::Mul(times, hn::LoadU(d, from + r * from_stride)); };
+  const auto r0 = row(0), r1 = row(1), r2 = row(2), r3 = row(3);
   const auto low02 = hn::InterleaveLower(d, r0, r2), high02 = hn::InterleaveUpper(d, r0, r2);
   const auto low13 = hn::InterleaveLower(d, r1, r3), high13 = hn::InterleaveUpper(d, r1, r3);
-  hn::StoreU(hn::Mul(times, hn::InterleaveLower(d, low02, low13)), d, to);
-  hn::StoreU(hn::Mul(times, hn::InterleaveUpper(d, low02, low13)), d, to + to_stride);
-  hn::StoreU(hn::Mul(times, hn::InterleaveLower(d, high02, high13)), d, to + 2 * to_stride);
-  hn::StoreU(hn::Mul(times, hn::InterleaveUpper(d, high02, high13)), d, to + 3 * to_stride);
+  hn::StoreU(hn::InterleaveLower(d, low02, low13), d, to);
+  hn::StoreU(hn::InterleaveUpper(d, low02, low13), d, to + to_stride);
+  hn::StoreU(hn::InterleaveLower(d, high02, high13), d, to + 2 * to_stride);
+  hn::StoreU(hn::InterleaveUpper(d, high02, high13), d, to + 3 * to_stride);
 }
 #endif
 
@@ -29,14 +44,13 @@ HWY_INLINE __m512 UpperPairs(__m512 x, __m512 y) {
   return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(x), _mm512_castps_pd(y)));
 }
 
-// to[c][r] = from[r][c] * factor, 16 x 16: every line of `to` is written once, whole. Inlined, its 32 row
+// to[c][r] = from[r][c] * times[c], 16 x 16: every line of `to` is written once, whole. Inlined, its 32 row
 // addresses would be kept on the stack and stepped there.
 HWY_NOINLINE void Transpose16(const float* HWY_RESTRICT from, int64_t from_stride, float* HWY_RESTRICT to,
-                              int64_t to_stride, float factor) {
+                              int64_t to_stride, V times) {
   __m512 a[16], b[16];
-  const __m512 times = _mm512_set1_ps(factor);
 #pragma GCC unroll 16
-  for (int r = 0; r < 16; ++r) a[r] = _mm512_loadu_ps(from + r * from_stride);
+  for (int r = 0; r < 16; ++r) a[r] = _mm512_mul_ps(times.raw, _mm512_loadu_ps(from + r * from_stride));
     // Within blocks of 4 columns: first pairs of rows, then 4 rows.
 #pragma GCC unroll 8
   for (int r = 0; r < 16; r += 2) {
@@ -61,17 +75,16 @@ HWY_NOINLINE void Transpose16(const float* HWY_RESTRICT from, int64_t from_strid
         _mm512_shuffle_f32x4(even01, even23, 0x88), _mm512_shuffle_f32x4(odd01, odd23, 0x88),
         _mm512_shuffle_f32x4(even01, even23, 0xdd), _mm512_shuffle_f32x4(odd01, odd23, 0xdd)};
 #pragma GCC unroll 4
-    for (int g = 0; g < 4; ++g)
-      _mm512_storeu_ps(to + (4 * g + i) * to_stride, _mm512_mul_ps(columns[g], times));
+    for (int g = 0; g < 4; ++g) _mm512_storeu_ps(to + (4 * g + i) * to_stride, columns[g]);
   }
 }
 #endif
 
-// to[c][r] = from[r][c] * factor. Any strides; neither side needs alignment. The outer loop runs over the
-// rows of `from`, or, kRowsOfTo, of `to`: the side whose rows are far apart.
+// to[c][r] = from[r][c] * factor of c. Any strides; neither side needs alignment. The outer loop runs over
+// the rows of `from`, or, kRowsOfTo, of `to`: the side whose rows are far apart.
 template <bool kRowsOfTo>
 HWY_INLINE void Transpose(const float* HWY_RESTRICT from, int64_t from_stride, int rows, int columns,
-                          float* HWY_RESTRICT to, int64_t to_stride, float factor) {
+                          float* HWY_RESTRICT to, int64_t to_stride, const ColumnFactors& factors) {
   const int outer = kRowsOfTo ? columns : rows, inner = kRowsOfTo ? rows : columns;
   int i = 0;
 #if HWY_ARCH_X86 && HWY_CAP_GE512
@@ -79,12 +92,13 @@ HWY_INLINE void Transpose(const float* HWY_RESTRICT from, int64_t from_stride, i
     int j = 0;
     for (; j + 16 <= inner; j += 16) {
       const int r = kRowsOfTo ? j : i, c = kRowsOfTo ? i : j;
-      Transpose16(from + r * from_stride + c, from_stride, to + c * to_stride + r, to_stride, factor);
+      Transpose16(from + r * from_stride + c, from_stride, to + c * to_stride + r, to_stride,
+                  factors.at(D(), c));
     }
     for (; j < inner; ++j) {
       for (int x = i; x < i + 16; ++x) {
         const int r = kRowsOfTo ? j : x, c = kRowsOfTo ? x : j;
-        to[c * to_stride + r] = from[r * from_stride + c] * factor;
+        to[c * to_stride + r] = from[r * from_stride + c] * factors.at(c);
       }
     }
   }
@@ -94,12 +108,13 @@ HWY_INLINE void Transpose(const float* HWY_RESTRICT from, int64_t from_stride, i
     int j = 0;
     for (; j + 4 <= inner; j += 4) {
       const int r = kRowsOfTo ? j : i, c = kRowsOfTo ? i : j;
-      Transpose4(from + r * from_stride + c, from_stride, to + c * to_stride + r, to_stride, factor);
+      Transpose4(from + r * from_stride + c, from_stride, to + c * to_stride + r, to_stride,
+                 factors.at(hn::FixedTag<float, 4>(), c));
     }
     for (; j < inner; ++j) {
       for (int x = i; x < i + 4; ++x) {
         const int r = kRowsOfTo ? j : x, c = kRowsOfTo ? x : j;
-        to[c * to_stride + r] = from[r * from_stride + c] * factor;
+        to[c * to_stride + r] = from[r * from_stride + c] * factors.at(c);
       }
     }
   }
@@ -107,7 +122,7 @@ HWY_INLINE void Transpose(const float* HWY_RESTRICT from, int64_t from_stride, i
   for (; i < outer; ++i) {
     for (int j = 0; j < inner; ++j) {
       const int r = kRowsOfTo ? j : i, c = kRowsOfTo ? i : j;
-      to[c * to_stride + r] = from[r * from_stride + c] * factor;
+      to[c * to_stride + r] = from[r * from_stride + c] * factors.at(c);
     }
   }
 }
