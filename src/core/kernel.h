@@ -46,6 +46,7 @@ struct Kernel {
   int head_dim = 0;    // the one head_dim it was built for, or 0 = any
   int tile_m, tile_n;  // rows of q and of k a tile
   bool standard;       // the three-step form, scores in memory
+  bool rows = false;   // keys in the lanes, one row of q at a time
 
   // Empty where it can run the problem on the device; else the rule, what was given and what would be
   // accepted.

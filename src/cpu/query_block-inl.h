@@ -78,6 +78,18 @@ inline double LogSumExp(float scaled, bool natural, float sum) {
   return (natural ? scaled : scaled * kLn2Double) + static_cast<double>(std::log(sum));
 }
 
+// A row's lse, and what its O is to be multiplied by. exp(lse) is the sum of the keys' weights and of the
+// sink's.
+struct RowEnd {
+  float lse, factor;
+};
+inline RowEnd EndRow(double keys, float sum, float sink) {
+  if (sink == kNegativeInfinity) return {static_cast<float>(keys), 1.0f / sum};
+  const double larger = std::max(keys, static_cast<double>(sink));
+  const double all = larger + std::log(std::exp(keys - larger) + std::exp(sink - larger));
+  return {static_cast<float>(all), 1.0f / sum * static_cast<float>(std::exp(keys - all))};
+}
+
 // FinishRow for a block without sinks all of whose rows see something; false, having written nothing that
 // FinishRow would not write again, where that is not so.
 inline bool FinishPlainRows(const ForwardBlock& block, const ForwardParams& p, bool natural, float* factors) {
@@ -107,24 +119,14 @@ inline float FinishRow(const ForwardBlock& block, const ForwardParams& p, bool n
   // A row whose only scores are NaN has no maximum either, but its sum is NaN.
   const bool empty =
       !real || lanes.sees_nothing(r) || (block.top[r] == kNegativeInfinity && block.sum[r] == 0.0f);
-  float lse = sink, factor = 0.0f;
-  if (!empty) {
-    // exp(lse) is the sum of the keys' weights, sum * exp(top), and of the sink's.
-    const double keys =
-        LogSumExp(natural ? block.top[r] : block.top[r] * factor_of(p), natural, block.sum[r]);
-    double all = keys;
-    factor = 1.0f / block.sum[r];
-    if (sink != kNegativeInfinity) {
-      const double larger = std::max(keys, static_cast<double>(sink));
-      all = larger + std::log(std::exp(keys - larger) + std::exp(sink - larger));
-      factor *= static_cast<float>(std::exp(keys - all));
-    }
-    lse = static_cast<float>(all);
-  }
+  RowEnd end{sink, 0.0f};
+  if (!empty)
+    end = EndRow(LogSumExp(natural ? block.top[r] : block.top[r] * factor_of(p), natural, block.sum[r]),
+                 block.sum[r], sink);
   if (p.lse.data)
     p.lse.data[lanes.b * p.lse.batch_stride + head * p.lse.head_stride +
-               (s.q_begin + row) * p.lse.row_stride] = lse;
-  return factor;
+               (s.q_begin + row) * p.lse.row_stride] = end.lse;
+  return end.factor;
 }
 
 // Divides by the sums, joins the sink, writes O and lse of the block's rows. `natural`: top is in natural

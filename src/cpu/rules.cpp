@@ -1,10 +1,12 @@
 #include "cpu/rules.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/cost.h"
 #include "cpu/backward.h"
 #include "cpu/forward.h"
+#include "cpu/row_forward.h"
 #include "cpu/standard.h"
 
 namespace tilewise::cpu {
@@ -38,11 +40,16 @@ ForwardSizes forward_sizes(const Problem& p, const Schedule& s) {
   return ForwardSizes(p.batch, p.heads_q, p.heads_kv, p.seqlen_q, p.head_dim, p.head_dim_v, s);
 }
 
+RowForwardSizes row_sizes(const Problem& p, const Schedule& s) {
+  return RowForwardSizes(p.heads_q, p.heads_kv, p.seqlen_q, p.head_dim, p.head_dim_v, s);
+}
+
 // Workers that find a task; more would only own scratch.
 int64_t tasks_of(const Kernel& kernel, const Problem& p, const Schedule& s) {
   if (kernel.op == Op::backward)
     return std::max(p.batch * p.heads_kv * s.num_splits, p.batch * p.heads_q * int64_t{s.num_splits > 1});
   if (kernel.standard) return p.batch * p.heads_q;
+  if (kernel.rows) return p.batch * p.heads_kv * row_sizes(p, s).tasks_per_head;
   return p.batch * p.heads_kv * forward_sizes(p, s).tasks_per_head;
 }
 
@@ -74,6 +81,10 @@ int64_t lanes_of(Target target) {
 // Share of that rate that the products reach, by measurement (docs/performance/cpu.md).
 constexpr double kFusedEfficiency = 0.85;
 constexpr double kStandardEfficiency = 0.80;
+constexpr double kRowsEfficiency = 0.35;
+// Beside the products: packing a block of query lanes and writing its outputs; reading and writing one row.
+constexpr double kBlockSeconds = 0.9e-6;
+constexpr double kRowSeconds = 0.045e-6;
 
 }  // namespace
 
@@ -88,6 +99,16 @@ std::string refuses(const Kernel& kernel, const Problem& problem, const DeviceIn
   if (kernel.standard && problem.batch_invariant)
     return "holds a whole score matrix, so its memory follows the batch; batch_invariant asks for a fused "
            "kernel";
+  if (kernel.rows) {
+    const char* extra = problem.softcap > 0.0f                  ? "a softcap"
+                        : problem.has(TILEWISE_HAS_BIAS)        ? "a bias"
+                        : problem.has(TILEWISE_HAS_MASK)        ? "a mask"
+                        : problem.has(TILEWISE_HAS_ALIBI)       ? "ALiBi slopes"
+                        : problem.has(TILEWISE_HAS_SEGMENT_IDS) ? "segment ids"
+                        : problem.dropout_p > 0.0f              ? "dropout"
+                                                                : nullptr;
+    if (extra) return std::string("takes plain scores within intervals of keys; the problem has ") + extra;
+  }
   if (problem.dtype_k != static_cast<int32_t>(kernel.dtype)) return wrong("k", problem.dtype_k);
   if (problem.dtype_v != static_cast<int32_t>(kernel.dtype)) return wrong("v", problem.dtype_v);
   const int64_t dim = std::max(problem.head_dim, problem.head_dim_v);
@@ -117,6 +138,7 @@ int64_t scratch_bytes(const Kernel& kernel, const Problem& p, const Schedule& sc
     const StandardSizes sizes(p.seqlen_q, p.seqlen_kv, p.head_dim, p.head_dim_v, schedule);
     return standard_worker_bytes(sizes) * schedule.threads;
   }
+  if (kernel.rows) return row_forward_worker_bytes(row_sizes(p, schedule)) * schedule.threads;
   return forward_worker_bytes(forward_sizes(p, schedule)) * schedule.threads;
 }
 
@@ -128,7 +150,7 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
   const double bandwidth = std::max(device.memory_gbps, 1.0) * 1e9;
   Estimate e;
   e.bytes = ideal_bytes(problem);
-  double work = operations(problem) / kFusedEfficiency;
+  double work = operations(problem) / kFusedEfficiency, beside = 0.0;  // seconds of one core
   if (kernel.standard) {
     // Every pair is computed, hidden or not, and the score matrices go to memory and back where they leave
     // the cache.
@@ -143,16 +165,23 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
     const double one_head = score_matrix_bytes(problem) / heads;
     if (one_head * cores > static_cast<double>(device.l2_bytes) * cores)
       e.bytes += 2.0 * score_matrix_bytes(problem);
+  } else if (kernel.rows) {
+    work = operations(problem) / kRowsEfficiency;
+    beside = full_sequences(problem) * static_cast<double>(problem.heads_q) *
+             static_cast<double>(problem.seqlen_q) * kRowSeconds;
   } else {
     // Rows are padded to whole vectors.
     const double rows = static_cast<double>(std::max<int64_t>(problem.seqlen_q, 1)) *
                         static_cast<double>(problem.heads_q / std::max<int64_t>(problem.heads_kv, 1));
+    beside = full_sequences(problem) * static_cast<double>(problem.heads_kv) *
+             std::ceil(rows / schedule.tile_m) * kBlockSeconds;
     const double padded =
         static_cast<double>(multiple_of(lanes_of(kernel.target), static_cast<int64_t>(rows)));
     work *= std::max(padded / rows, 1.0);
   }
   constexpr double kCallSeconds = 2e-6;
-  e.seconds = kCallSeconds + std::max(work / rate, e.bytes / bandwidth);
+  beside /= relative_rate(kernel.target, device.isa) * cores;
+  e.seconds = kCallSeconds + std::max(work / rate + beside, e.bytes / bandwidth);
   return e;
 }
 

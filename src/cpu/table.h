@@ -15,10 +15,13 @@
                      DType::dtype, m, n, TILEWISE_CPU_RUN_##op##_##form),
 #define TILEWISE_CPU_FORM_fused ""
 #define TILEWISE_CPU_FORM_standard "_standard"
+#define TILEWISE_CPU_FORM_rows "_rows"
 #define TILEWISE_CPU_RUN_forward_fused \
   ForwardFused { &HWY_NAMESPACE::Forward }
 #define TILEWISE_CPU_RUN_forward_standard \
   ForwardStandard { &HWY_NAMESPACE::StandardForward }
+#define TILEWISE_CPU_RUN_forward_rows \
+  ForwardRows { &HWY_NAMESPACE::RowForward }
 #define TILEWISE_CPU_RUN_backward_fused \
   BackwardFused { &HWY_NAMESPACE::Backward }
 
@@ -28,6 +31,9 @@ struct ForwardFused {
   Status (*run)(const Kernel&, const ForwardParams&, const Schedule&, const Launch&);
 };
 struct ForwardStandard {
+  Status (*run)(const Kernel&, const ForwardParams&, const Schedule&, const Launch&);
+};
+struct ForwardRows {
   Status (*run)(const Kernel&, const ForwardParams&, const Schedule&, const Launch&);
 };
 struct BackwardFused {
@@ -58,6 +64,12 @@ constexpr Kernel row(const char* name, Target target, DType dtype, int m, int n,
 }
 constexpr Kernel row(const char* name, Target target, DType dtype, int m, int n, ForwardStandard form) {
   Kernel kernel = row_of(name, Op::forward, target, dtype, m, n, true);
+  kernel.forward = form.run;
+  return kernel;
+}
+constexpr Kernel row(const char* name, Target target, DType dtype, int m, int n, ForwardRows form) {
+  Kernel kernel = row_of(name, Op::forward, target, dtype, m, n, false);
+  kernel.rows = true;
   kernel.forward = form.run;
   return kernel;
 }

@@ -19,6 +19,7 @@
 #include "cpu/backward.h"
 #include "cpu/forward.h"
 #include "cpu/lanes.h"
+#include "cpu/row_forward.h"
 #include "cpu/standard.h"
 #include "hwy/highway.h"
 //
@@ -37,6 +38,7 @@ HWY_BEFORE_NAMESPACE();
 #include "cpu/query_block-inl.h"
 //
 #include "cpu/forward-inl.h"
+#include "cpu/row_forward-inl.h"
 #include "cpu/standard-inl.h"
 //
 #include "cpu/backward_tile-inl.h"
