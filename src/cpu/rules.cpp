@@ -150,7 +150,11 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
   const double bandwidth = std::max(device.memory_gbps, 1.0) * 1e9;
   Estimate e;
   e.bytes = ideal_bytes(problem);
-  double work = operations(problem) / kFusedEfficiency, beside = 0.0;  // seconds of one core
+  const double rows = static_cast<double>(std::max<int64_t>(problem.seqlen_q, 1)) *
+                      static_cast<double>(problem.heads_q / std::max<int64_t>(problem.heads_kv, 1));
+  const double key_heads = full_sequences(problem) * static_cast<double>(problem.heads_kv);
+  double work = operations(problem) / kFusedEfficiency;
+  double beside = key_heads * std::ceil(rows / schedule.tile_m) * kBlockSeconds;  // seconds of one core
   if (kernel.standard) {
     // Every pair is computed, hidden or not, and the score matrices go to memory and back where they leave
     // the cache.
@@ -167,14 +171,9 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
       e.bytes += 2.0 * score_matrix_bytes(problem);
   } else if (kernel.rows) {
     work = operations(problem) / kRowsEfficiency;
-    beside = full_sequences(problem) * static_cast<double>(problem.heads_q) *
-             static_cast<double>(problem.seqlen_q) * kRowSeconds;
+    beside = key_heads * rows * kRowSeconds;
   } else {
     // Rows are padded to whole vectors.
-    const double rows = static_cast<double>(std::max<int64_t>(problem.seqlen_q, 1)) *
-                        static_cast<double>(problem.heads_q / std::max<int64_t>(problem.heads_kv, 1));
-    beside = full_sequences(problem) * static_cast<double>(problem.heads_kv) *
-             std::ceil(rows / schedule.tile_m) * kBlockSeconds;
     const double padded =
         static_cast<double>(multiple_of(lanes_of(kernel.target), static_cast<int64_t>(rows)));
     work *= std::max(padded / rows, 1.0);
