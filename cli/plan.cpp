@@ -109,7 +109,9 @@ Expected<Problem> problem_of_file(const PlanArguments& a) {
 }
 
 int run_plan(const PlanArguments& a) {
-  const auto device = Device::choose(a.device);
+  DeviceArguments where = a.device;
+  if (where.device == "auto" && a.direction == "backward") where.device = "cpu";  // alone runs it
+  const auto device = Device::choose(where);
   if (!device) return fail(kCommand, device.status());
   const auto problem = a.file.input.empty() ? problem_of_sizes(a) : problem_of_file(a);
   if (!problem) return fail(kCommand, problem.status());

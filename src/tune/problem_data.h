@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "cuda/mirror.h"
 #include "tilewise/attention.h"
 
 namespace tilewise::tune {
@@ -29,9 +30,13 @@ Problem make_problem(const ProblemSize& size);
 class ProblemData {
  public:
   static int64_t bytes_of(const Problem& problem);
-  static Expected<ProblemData> make(const Problem& problem, uint64_t seed);
+  // On the context's device.
+  static Expected<ProblemData> make(const Context& context, const Problem& problem, uint64_t seed);
 
-  const Tensors& tensors() const { return tensors_; }
+  const Tensors& tensors() const { return mirror_ ? twins_ : tensors_; }
+  // A tensor of tensors() as host memory holds it: copied back from a device.
+  Status fetch(tilewise_tensor Tensors::*tensor) const;
+  const Tensors& host_tensors() const { return tensors_; }
   // Runs the forward pass on `context`, so that o and lse belong to q, k and v.
   Status fill_forward(const Context& context);
 
@@ -45,6 +50,8 @@ class ProblemData {
   Problem problem_;
   Tensors tensors_{};
   std::vector<std::unique_ptr<std::byte, Free>> memory_;
+  std::unique_ptr<cuda::Mirror> mirror_;  // null on the CPU
+  Tensors twins_{};
 };
 
 // `count` standard normal numbers (a sum of four uniform ones) in storage `dtype`; element i depends on seed
@@ -62,7 +69,8 @@ class PlannedCall {
   static Expected<PlannedCall> make(const Context& context, const Problem& problem, const Tensors& tensors,
                                     const char* kernel = nullptr, int threads = 0);
   const Plan& plan() const { return plan_; }
-  Status run() const;
+  Status run(void* stream = nullptr) const;  // on a CUDA device: returns when it is enqueued
+  Status wait() const;                       // for what was enqueued, and for what failed there
 
  private:
   PlannedCall(const Context& context, const Plan& plan, const Tensors& tensors, Workspace workspace);
