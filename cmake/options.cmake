@@ -45,7 +45,7 @@ target_compile_options(tilewise_flags INTERFACE
   # a*b+c is two roundings unless the source says fma: the same arithmetic on every compiler.
   $<${host_language}:-ffp-contract=off>
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>
-  $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=--warn-on-spills>)
+  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr> $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=--warn-on-spills>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(tilewise_flags INTERFACE
     $<${host_language}:-Wno-restrict>) # sees overlaps inside std::string: GCC bug 105651

@@ -205,6 +205,35 @@ TEST_F(Cuda, TheOneCallFormCanBeCaptured) {
   call.check("captured");
 }
 
+// Two key sets, attended apart and merged, are attention over both; a part without keys changes no bit.
+TEST_F(Cuda, MergeUnitesTwoParts) {
+  DeviceCall whole("name=a batch=2 heads_q=2 seqlen_q=40 seqlen_kv=90 head_dim=32 dtype_o=f32");
+  DeviceCall part("name=a batch=2 heads_q=2 seqlen_q=40 seqlen_kv=90 head_dim=32 dtype_o=f32");
+  const Context& context = shared_context().context();
+  const auto of_keys = [](Tensors t, int64_t first, int64_t last) {
+    for (tilewise_tensor* x : {&t.k, &t.v}) {
+      x->data = static_cast<float*>(x->data) + first * x->stride[1];
+      x->shape[1] = last - first;
+    }
+    return t;
+  };
+  Problem options;
+  options.softmax_scale = whole.source.problem.softmax_scale;
+  ASSERT_EQ(attention(context, options, of_keys(whole.tensors, 0, 50)).message(), "");
+  Tensors rest = of_keys(whole.tensors, 50, 90);
+  rest.o = part.tensors.o;
+  rest.lse = part.tensors.lse;
+  ASSERT_EQ(attention(context, options, rest).message(), "");
+  EXPECT_EQ(merge(context, whole.tensors.o, whole.tensors.lse, rest.o, rest.lse).message(), "");
+  whole.check("merged");
+  Tensors none = of_keys(whole.tensors, 0, 0);
+  none.o = part.tensors.o;
+  none.lse = part.tensors.lse;
+  ASSERT_EQ(attention(context, options, none).message(), "");
+  EXPECT_EQ(merge(context, whole.tensors.o, whole.tensors.lse, none.o, none.lse).message(), "");
+  whole.check("merged with nothing");
+}
+
 TEST_F(Cuda, DropoutStateIsReadOnTheDevice) {
   DeviceCall call("name=a heads_q=2 seqlen_q=70 head_dim=32 dropout=0.4 dropout_seed=6");
   const uint64_t state[2] = {6, call.source.dropout_offset};

@@ -1,6 +1,7 @@
 #include "core/text.h"
 #include "cuda/device.h"
 #include "cuda/runtime.h"
+#include "cuda/support/merge.h"
 
 namespace tilewise::cuda {
 namespace {
@@ -57,6 +58,10 @@ Status release_in(int device, void* stream, void* data) {
 Status zero_in(int device, void* stream, void* data, int64_t bytes) {
   return on(device, "zeroing device memory",
             [&] { return cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), stream_of(stream)); });
+}
+
+Status merge(int device, void* stream, const MergeParts& parts) {
+  return on(device, "merging", [&] { return launch_merge(parts, stream_of(stream)); });
 }
 
 Status synchronize(int device) {

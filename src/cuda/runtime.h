@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "core/merge.h"
 #include "tilewise/status.h"
 
 namespace tilewise::cuda {
@@ -36,6 +37,9 @@ Status allocate_in(int device, void* stream, int64_t bytes, void** data);
 Status release_in(int device, void* stream, void* data);
 Status zero_in(int device, void* stream, void* data, int64_t bytes);
 Status synchronize(int device);  // waits for everything, and reports what has failed
+
+// Folds a part into (o, lse), in the order of a stream.
+Status merge(int device, void* stream, const MergeParts& parts);
 
 // A call that is timed on the device's own clock: `calls` launches in a graph, replayed between two events.
 class GraphTimer {

@@ -20,12 +20,10 @@
 #ifndef TILEWISE_CUDA_SIMT_FORWARD_CUH_
 #define TILEWISE_CUDA_SIMT_FORWARD_CUH_
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "core/dropout.h"
 #include "core/mask.h"
 #include "core/softmax.h"
+#include "cuda/support/element.cuh"
 
 namespace tilewise::cuda::simt {
 
@@ -52,18 +50,6 @@ struct Shared {
   uint32_t dropout_a[kRows], dropout_b[kRows];
   Task task;
 };
-
-__device__ __forceinline__ float load(const void* data, DType dtype, int64_t at) {
-  if (dtype == DType::f32) return static_cast<const float*>(data)[at];
-  if (dtype == DType::f16) return __half2float(static_cast<const __half*>(data)[at]);
-  return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[at]);
-}
-
-__device__ __forceinline__ void store(void* data, DType dtype, int64_t at, float value) {
-  if (dtype == DType::f32) static_cast<float*>(data)[at] = value;
-  if (dtype == DType::f16) static_cast<__half*>(data)[at] = __float2half_rn(value);
-  if (dtype == DType::bf16) static_cast<__nv_bfloat16*>(data)[at] = __float2bfloat16_rn(value);
-}
 
 // to[d][r] = element d0 + d of row r of a [row, dim] tensor that starts at element `at`; 0 outside [first,
 // last) and past `dim`.
