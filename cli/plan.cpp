@@ -8,6 +8,7 @@
 #include "cli/comparison.h"
 #include "cli/device.h"
 #include "cli/text.h"
+#include "tune/problem_data.h"
 
 namespace tilewise::cli {
 namespace {
@@ -68,6 +69,7 @@ Expected<Problem> problem_of_sizes(const PlanArguments& a) {
     if (!window) return window.status();
     p.with_window(window->first, window->second);
   }
+  p.alignment = tune::alignment_of(*dtype, p.head_dim, p.head_dim_v);
   p.features |= TILEWISE_HAS_LSE;
   if (*direction == Direction::backward) {
     p.features = 0;

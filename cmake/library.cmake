@@ -10,9 +10,12 @@ endforeach()
 # no toolkit where it is used, and gets on with a program that brings a runtime of its own.
 if(TILEWISE_CUDA_FOUND)
   set(cuda_object "${PROJECT_BINARY_DIR}/tilewise_cuda.o")
+  set(cudart_object "${PROJECT_BINARY_DIR}/cudart.o")
   add_custom_command(OUTPUT "${cuda_object}"
-    COMMAND ${CMAKE_LINKER} -r -o "${cuda_object}" $<TARGET_OBJECTS:tilewise_cuda>
+    # Its section groups are dissolved: of two runtimes a linker would keep one's, whose names are local by then.
+    COMMAND ${CMAKE_LINKER} -r --force-group-allocation -o "${cudart_object}"
       --whole-archive "${CUDA_cudart_static_LIBRARY}" --no-whole-archive
+    COMMAND ${CMAKE_LINKER} -r -o "${cuda_object}" $<TARGET_OBJECTS:tilewise_cuda> "${cudart_object}"
     COMMAND ${CMAKE_OBJCOPY} --wildcard
       --localize-symbol=cuda* --localize-symbol=__cuda* --localize-symbol=libcudart_static_* "${cuda_object}"
     DEPENDS tilewise_cuda $<TARGET_OBJECTS:tilewise_cuda>

@@ -23,6 +23,7 @@ struct Subject {
   const Case* source;
   DType dtype;
 };
+void PrintTo(const Subject& subject, std::ostream* out) { *out << subject.source->text; }
 
 // TILEWISE_TEST_CASES: names, comma-separated, for a run that costs much a case (a sanitizer's).
 std::vector<Subject> subjects() {

@@ -52,7 +52,7 @@ class Workspace {
     Workspace workspace;
     workspace.data_ = {memory.data, Free{plan.device_kind, plan.device_index}};
     workspace.bytes_ = memory.bytes;
-    return workspace;
+    return Expected<Workspace>(std::move(workspace));  // said in full: nvcc 13 does not move it by itself
   }
   // Host memory.
   explicit Workspace(int64_t bytes)

@@ -62,6 +62,14 @@ Status run_on_cuda(const tilewise_context& context, const tilewise_plan& plan,
   return workspace.status().ok() ? run(context, plan, tensors, workspace.get(), stream) : workspace.status();
 }
 
+// Once a plan: what tilewise_prepare would do on its device.
+Status prepare(const tilewise_context& context, const tilewise_plan& plan) {
+  const Kernel* kernel = nullptr;
+  const auto direction = static_cast<tilewise_direction>(plan.problem.direction);
+  if (Status s = find_kernel(context, plan, direction, &kernel); !s.ok()) return s;
+  return kernel->prepare ? kernel->prepare(*kernel, Problem(plan.problem), plan.device_index) : Status();
+}
+
 Status attention(const tilewise_context& context, const tilewise_problem& options,
                  const tilewise_tensors& tensors, void* stream) {
   tilewise_problem problem;
@@ -71,6 +79,7 @@ Status attention(const tilewise_context& context, const tilewise_problem& option
   tilewise_plan plan;
   if (!context.plans.find(problem, device->kind, device->index, &plan)) {
     if (Status s = make_plan(context.request(problem, nullptr, *device), &plan); !s.ok()) return s;
+    if (Status s = prepare(context, plan); !s.ok()) return s;
     context.plans.store(plan);
   }
   if (device->kind == TILEWISE_CUDA) return run_on_cuda(context, plan, tensors, stream);

@@ -32,7 +32,7 @@ struct Estimate {
   double seconds = 0;
   double bytes = 0;  // moved to and from memory
   // GPU: rounds of thread blocks over the multiprocessors, and the share of the tiles' work that no visible
-  // pair asked for; 0 waves = not said.
+  // pair or dimension asked for; 0 waves = not said.
   double waves = 0, waste = 0;
 };
 

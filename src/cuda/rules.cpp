@@ -112,17 +112,21 @@ Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& devi
   const double heads = full_sequences(p) * static_cast<double>(p.heads_q);
   const double walked = heads * walked_pairs(kernel, p), visible = visible_pairs(p);
   const double tiles = heads * std::ceil(static_cast<double>(p.seqlen_q) / kernel.tile_m);
+  // Tiles of the matrix units have the row's dimensions, whatever the problem fills of them.
+  const bool padded = kernel.target != Target::simt;
+  const auto dim = static_cast<double>(padded ? facts.head_dim : p.head_dim);
+  const auto dim_v = static_cast<double>(padded ? facts.head_dim_v : p.head_dim_v);
+  const double asked = visible * static_cast<double>(p.head_dim + p.head_dim_v);
   Estimate e;
   e.bytes = ideal_bytes(p);
-  e.waste = walked > 0 ? 1.0 - std::min(1.0, visible / walked) : 0.0;
+  e.waste = walked > 0 ? 1.0 - std::min(1.0, asked / (walked * (dim + dim_v))) : 0.0;
   e.waves = tiles / (multiprocessors * facts.blocks);
   // Blocks share their multiprocessor, so a round is over when all of them are; the last one is not full.
   // Under a causal mask long tiles go first and short ones fill the gaps.
   const bool even = !p.causal && p.window_left < 0 && p.window_right < 0;
   const double rounds = e.waves <= 1.0 ? 1.0 : even ? std::ceil(e.waves) : e.waves + 0.25;
   const double idle = e.waves > 0 ? std::max(1.0, rounds / e.waves) : 1.0;
-  const double work =
-      walked * (2.0 * static_cast<double>(p.head_dim) + 2.0 * static_cast<double>(p.head_dim_v));
+  const double work = walked * 2.0 * (dim + dim_v);
   const double bandwidth = std::max(device.memory_gbps, 1.0) * 1e9;
   e.seconds = kLaunchSeconds + std::max(work * idle / rate, e.bytes / bandwidth);
   return e;

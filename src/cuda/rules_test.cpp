@@ -94,6 +94,20 @@ TEST(CudaCost, CountsWavesWasteAndBytes) {
   EXPECT_GT(of(problem(8192)).seconds, 3.5 * of(problem(4096)).seconds);
 }
 
+// A row for larger heads computes all of its dimensions.
+TEST(CudaCost, PaddedDimensionsCost) {
+  cuda::Facts facts = cuda::facts_of(simt());
+  Kernel kernel = simt();
+  kernel.target = Target::sm90;
+  kernel.facts = &facts;
+  facts.head_dim = facts.head_dim_v = 64;
+  const Estimate fitting = cuda::estimate(kernel, problem(8192), device(), {});
+  facts.head_dim = facts.head_dim_v = 256;
+  const Estimate padded = cuda::estimate(kernel, problem(8192), device(), {});
+  EXPECT_GT(padded.seconds, 3.5 * fitting.seconds);
+  EXPECT_NEAR(padded.waste, 0.75, 1e-6);
+}
+
 TEST(CudaCost, ExplainShowsThem) {
   const std::string text = explain(problem(), device());
   EXPECT_NE(text.find(" waves, "), std::string::npos) << text;

@@ -43,12 +43,17 @@ Problem make_problem(const ProblemSize& size) {
   p.position = static_cast<int32_t>(size.position);
   p.window_left = size.window_left;
   p.window_right = size.window_right;
-  p.alignment = kAlign;
-  while (p.alignment > 1 && (size.head_dim * bits_of(size.dtype) / 8 % p.alignment != 0 ||
-                             size.head_dim_v * bits_of(size.dtype) / 8 % p.alignment != 0))
-    p.alignment /= 2;
+  p.alignment = alignment_of(size.dtype, size.head_dim, size.head_dim_v);
   if (size.direction == Direction::backward) p.wants = TILEWISE_WANT_DQ | TILEWISE_WANT_DK | TILEWISE_WANT_DV;
   return p;
+}
+
+int32_t alignment_of(DType dtype, int64_t head_dim, int64_t head_dim_v) {
+  int32_t alignment = kAlign;
+  while (alignment > 1 &&
+         (head_dim * bits_of(dtype) / 8 % alignment != 0 || head_dim_v * bits_of(dtype) / 8 % alignment != 0))
+    alignment /= 2;
+  return alignment;
 }
 
 void fill_normal(void* data, DType dtype, int64_t count, uint64_t seed) {

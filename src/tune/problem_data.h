@@ -24,6 +24,8 @@ struct ProblemSize {
   int64_t window_left = -1, window_right = -1;
 };
 Problem make_problem(const ProblemSize& size);
+// What row-major tensors of these sizes are aligned to, at most a cache line.
+int32_t alignment_of(DType dtype, int64_t head_dim, int64_t head_dim_v);
 
 // Row-major tensors of q, k, v, o, lse and, for backward, dout, dq, dk, dv: 64-byte aligned, standard normal
 // numbers from `seed`. For backward o and lse are filled by `fill_forward`.
