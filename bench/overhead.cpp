@@ -53,7 +53,7 @@ struct Small {
     size.heads_q = size.heads_kv = 1;
     size.seqlen_q = size.seqlen_kv = 16;
     problem = tune::make_problem(size);
-    auto made = tune::ProblemData::make(problem, 1);
+    auto made = tune::ProblemData::make(*context, problem, 1);
     if (made) data.emplace(std::move(*made));
   }
   static Expected<Context> make_context(const char* forced) {

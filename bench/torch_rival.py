@@ -57,7 +57,7 @@ class Limits(c.Structure):  # tilewise_limits
 
 class Plan(c.Structure):  # tilewise_plan
     _fields_ = [("struct_bytes", U32), ("kernel_index", I32), ("problem", Problem), ("device_kind", I32),
-                ("threads", I32), ("tile_m", I32), ("tile_n", I32), ("num_splits", I32), ("from_tuning", I32),
+                ("device_index", I32), ("threads", I32), ("tile_m", I32), ("tile_n", I32), ("num_splits", I32), ("from_tuning", I32),
                 ("workspace_bytes", I64), ("predicted_ms", c.c_double), ("predicted_bytes", c.c_double),
                 ("kernel", c.c_char * 96)]
 
@@ -69,7 +69,7 @@ class Workspace(c.Structure):  # tilewise_workspace
 class ContextOptions(c.Structure):  # tilewise_context_options
     _fields_ = [("struct_bytes", U32), ("threads", I32)] + [(n, c.c_void_p) for n in
                 "parallel_for parallel_for_user log log_user allocate release allocate_user kernel tuning_text".split()
-                ] + [("check_data", I32)]
+                ] + [("check_data", I32), ("device_kind", I32), ("device_index", I32)]
 
 
 class Error(c.Structure):

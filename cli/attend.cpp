@@ -141,8 +141,9 @@ int run_attend(const AttendArguments& arguments) {
                 "--report-sweep was given without --report; accepted is --report FILE.html beside it.");
   for (const std::string& path : {arguments.output, arguments.report})
     if (Status s = path.empty() ? Status() : can_write(path); !s) return fail(kCommand, s);
-  auto device =
-      Device::choose({arguments.device, arguments.kernel, arguments.threads, arguments.max_workspace});
+  // Gradients run on the CPU alone.
+  const std::string where = arguments.device == "auto" && arguments.grad ? "cpu" : arguments.device;
+  auto device = Device::choose({where, arguments.kernel, arguments.threads, arguments.max_workspace});
   if (!device) return fail(kCommand, device.status());
 
   auto input = AttendInput::read(arguments);
@@ -184,6 +185,11 @@ int run_attend(const AttendArguments& arguments) {
     return fail(kCommand, kCannotRun,
                 "needs " + bytes_text(static_cast<double>(need.total())) + ", " +
                     bytes_text(static_cast<double>(available)) + " free: " + need.to_string() + ".");
+  const int64_t on_device = need.inputs + need.outputs + need.workspace;
+  if (device->is_cuda() && on_device > device->info().memory_bytes)
+    return fail(kCommand, kCannotRun,
+                "needs " + bytes_text(static_cast<double>(on_device)) + " on " + device->name() + ", " +
+                    bytes_text(static_cast<double>(device->info().memory_bytes)) + " free there.");
 
   // Allocate, run.
   if (Status s = in.convert(); !s) return fail(kCommand, s);
@@ -191,7 +197,8 @@ int run_attend(const AttendArguments& arguments) {
   if (Status s = place(in, outputs, &tensors); !s) return fail(kCommand, s);
   touch(in);
   ForwardParams params;
-  if (Status s = bind_forward(p, TILEWISE_CPU, tensors, &params); !s) return fail(kCommand, s);
+  if (Status s = bind_forward(p, Place(), tensors, &params); !s) return fail(kCommand, s);
+  if (Status s = check_values(p, params, true); !s) return fail(kCommand, s);  // a device would clamp them
 
   Json result = {
       {"schema", 1}, {"tilewise", tilewise_version()}, {"file", arguments.input}, {"input", in.reading}};
@@ -212,8 +219,7 @@ int run_attend(const AttendArguments& arguments) {
   const bool all_rows = arguments.verify == "all";
   BackwardParams back;
   if (arguments.grad)
-    if (Status s = bind_backward(plans[1].problem, TILEWISE_CPU, tensors, &back); !s)
-      return fail(kCommand, s);
+    if (Status s = bind_backward(plans[1].problem, Place(), tensors, &back); !s) return fail(kCommand, s);
   std::vector<Expected64> expected;
   std::vector<Json> verified;
   if (!arguments.verify.empty()) {

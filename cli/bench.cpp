@@ -10,11 +10,14 @@
 
 #include "api/context.h"
 #include "cli/bench_report.h"
+#include "cli/device.h"
 #include "cli/memory.h"
 #include "cli/rivals/rival.h"
 #include "cli/text.h"
 #include "core/cost.h"
+#include "cuda/runtime.h"
 #include "tune/peak.h"
+#include "tune/search.h"
 #include "tune/work.h"
 
 namespace tilewise::cli {
@@ -23,9 +26,13 @@ namespace {
 // Everything that outlives a point of the grid.
 class Bench {
  public:
-  Bench(const BenchOptions& options, Context context, DeviceInfo device)
-      : options_(options), context_(std::move(context)), device_(device) {
-    if (options_.with_rivals) rivals_ = find_rivals(options_.rivals);
+  Bench(const BenchOptions& options, Context context, DeviceInfo device, std::string device_name)
+      : options_(options),
+        context_(std::move(context)),
+        device_(device),
+        device_name_(std::move(device_name)) {
+    if (options_.with_rivals && !on_cuda()) rivals_ = find_rivals(options_.rivals);
+    if (options_.with_rivals && on_cuda()) notes_.push_back("rivals on a GPU: scripts/gpu.sh times them");
   }
 
   int run(const std::vector<BenchPoint>& grid) {
@@ -41,14 +48,14 @@ class Bench {
   }
 
  private:
+  bool on_cuda() const { return device_.kind == TILEWISE_CUDA; }
   bool table() const { return !options_.json && !options_.csv; }
 
   void print_start() const {
     if (options_.csv) std::puts(csv_header().c_str());
     if (!table()) return;
-    std::printf(
-        "%s, %d cores, %s. Peak = fp32 multiply-adds from registers, timed in turns with the calls.\n",
-        device_.name, device_.cores, isa_text(device_.isa).c_str());
+    std::printf("%s. Peak = %s, timed in turns with the calls.\n", device_text(device_).c_str(),
+                on_cuda() ? "bf16 products on the matrix units" : "fp32 multiply-adds from registers");
     std::vector<std::string> names;
     for (const RivalEntry& entry : rivals_) {
       if (!entry.present()) continue;
@@ -99,7 +106,8 @@ class Bench {
   int run_point(const BenchPoint& point) {
     const Problem problem = tune::make_problem(point.size);
     const int threads = point.threads > 0 ? point.threads : context_.threads();
-    const int64_t need = tune::ProblemData::bytes_of(problem), free = available_memory();
+    const int64_t need = tune::ProblemData::bytes_of(problem);
+    const int64_t free = on_cuda() ? std::min(available_memory(), device_.memory_bytes) : available_memory();
     if (need > free)
       return fail("bench", kCannotRun,
                   point.to_string() + " needs " + bytes_text(static_cast<double>(need)) +
@@ -120,7 +128,7 @@ class Bench {
                         " with its workspace, " + bytes_text(static_cast<double>(free)) + " free");
       plans.push_back(*made);
     }
-    auto data = tune::ProblemData::make(problem, options_.seed);
+    auto data = tune::ProblemData::make(context_, problem, options_.seed);
     if (!data) return fail("bench", data.status());
     if (problem.direction == TILEWISE_BACKWARD)
       if (Status status = data->fill_forward(context_); !status) return fail("bench", status);
@@ -133,17 +141,20 @@ class Bench {
                  const Plan& planned, int threads) {
     auto call = tune::PlannedCall::make(context_, problem, data.tensors(), planned.kernel, threads);
     if (!call) return fail("bench", call.status());
-    if (Status status = call->run(); !status) return fail("bench", status);
+    Status ran = call->run();
+    if (ran.ok()) ran = call->wait();
+    if (!ran) return fail("bench", ran);
 
     BenchRow ours;
     ours.point = point;
-    ours.device = options_.device == "reference" ? "reference" : "cpu";
+    ours.device = device_name_;
     ours.kernel = planned.kernel;
-    ours.threads = threads;
+    ours.threads = on_cuda() ? 1 : threads;
     ours.flops = tune::flops_of(problem);
     ours.bytes_ideal = ideal_bytes(problem);
     ours.workspace_bytes = planned.workspace_bytes;
 
+    if (on_cuda()) return run_on_cuda(std::move(ours), *call);
     Executor& executor = *context_.get()->executor;
     tune::FmaPeak peak(executor, target_of(point.kernel == "auto" ? std::string() : planned.kernel), threads);
     const tune::Candidate burst{"peak", [&] {
@@ -195,6 +206,34 @@ class Bench {
       if (!rows[r].timing.status) rows[r].not_run = rows[r].timing.status.message();
     }
     print(ours, rows);
+    return kDone;
+  }
+
+  // Graph replays, timed by the device's events; the peak likewise.
+  int run_on_cuda(BenchRow ours, const tune::PlannedCall& call) {
+    if (!peak_) {
+      auto made = cuda::Peak::make(device_.index);
+      if (!made) return fail("bench", made.status());
+      peak_ = std::make_unique<cuda::Peak>(std::move(*made));
+    }
+    std::vector<double> rates;
+    const tune::Candidate burst{.name = "peak", .run = {}, .timed = [&]() -> Expected<double> {
+                                  const auto rate = peak_->matrix_flops();
+                                  if (rate) rates.push_back(*rate);
+                                  return rate ? Expected<double>(1.0) : rate;
+                                }};
+    std::vector<tune::Candidate> candidates{{.name = ours.kernel, .run = {}}, burst};
+    std::deque<cuda::GraphTimer> graphs;
+    if (Status s = tune::time_on_device({&call, 1}, candidates, &graphs); !s) return fail("bench", s);
+    tune::MeasureOptions measuring;
+    measuring.warmup = options_.warmup;
+    measuring.repeats = options_.repeats;
+    const auto timings = tune::measure(candidates, measuring);
+    for (const tune::Timing& timing : timings)
+      if (!timing.status) return fail("bench", timing.status);
+    ours.timing = timings[0];
+    ours.peak_flops = tune::median_of(rates);
+    print(ours, {});
     return kDone;
   }
 
@@ -269,7 +308,9 @@ class Bench {
   Context context_;
   DeviceInfo device_;
   std::vector<RivalEntry> rivals_;
+  std::string device_name_;
   std::vector<std::string> notes_;
+  std::unique_ptr<cuda::Peak> peak_;
 };
 
 Status check_names(const BenchOptions& options) {
@@ -281,11 +322,7 @@ Status check_names(const BenchOptions& options) {
     return Status(Code::invalid,
                   "--rivals is \"" + name + "\"; accepted: nothing (all of them), " + accepted);
   }
-  if (options.device == "auto" || options.device == "cpu" || options.device == "reference") return {};
-  if (options.device.rfind("cuda", 0) == 0)
-    return Status(Code::unsupported, "--device " + options.device + ": this version has no CUDA kernels");
-  return Status(Code::invalid,
-                "--device is \"" + options.device + "\"; accepted: auto, cpu, cuda[:n], reference");
+  return {};
 }
 
 }  // namespace
@@ -296,7 +333,12 @@ int run_bench(const BenchOptions& given) {
   if (options.device == "reference") options.kernels = {"forward_reference_f64,backward_reference_f64"};
   const auto grid = make_grid(options);
   if (!grid) return fail("bench", grid.status());
-  auto device = DeviceInfo::query();
+  // Backward runs on the CPU alone.
+  const bool backward =
+      std::find(options.directions.begin(), options.directions.end(), "backward") != options.directions.end();
+  const auto name = parse_device(options.device == "auto" && backward ? "cpu" : options.device);
+  if (!name) return fail("bench", name.status());
+  auto device = DeviceInfo::query(name->kind, name->index);
   if (!device) return fail("bench", device.status());
   // As an application would have it (TILEWISE_TUNING, TILEWISE_KERNEL), with room for every thread count of
   // the grid.
@@ -305,6 +347,8 @@ int run_bench(const BenchOptions& given) {
   const tilewise_context& given_by = *environment->get();
   const std::string tuning = given_by.tuning ? given_by.tuning->to_string() : std::string();
   ContextOptions context_options;
+  context_options.device_kind = name->kind;
+  context_options.device_index = name->index;
   context_options.threads =
       static_cast<int32_t>(*std::max_element(options.threads.begin(), options.threads.end()));
   if (context_options.threads == 0) context_options.threads = environment->threads();
@@ -312,7 +356,10 @@ int run_bench(const BenchOptions& given) {
   if (!given_by.forced.empty()) context_options.kernel = given_by.forced.c_str();
   auto context = Context::create(context_options);
   if (!context) return fail("bench", context.status());
-  return Bench(options, std::move(*context), *device).run(*grid);
+  const std::string device_name = name->reference               ? "reference"
+                                  : name->kind == TILEWISE_CUDA ? "cuda:" + std::to_string(name->index)
+                                                                : "cpu";
+  return Bench(options, std::move(*context), *device, device_name).run(*grid);
 }
 
 void add_bench(CLI::App& parent, int* exit_status) {
@@ -320,7 +367,7 @@ void add_bench(CLI::App& parent, int* exit_status) {
   BenchOptions& o = *options;
   CLI::App* app =
       parent.add_subcommand("bench", "Time attention over a grid of problems, beside peak and rivals");
-  app->add_option("--device", o.device, "auto, cpu, reference")->capture_default_str();
+  app->add_option("--device", o.device, "auto, cpu, cuda[:n], reference")->capture_default_str();
   app->add_option("--direction", o.directions, "forward, backward, decode")->delimiter(',');
   app->add_option("--dtype", o.dtypes, "f32, f16, bf16 and their other names")->delimiter(',');
   app->add_option("--batch", o.batch, "sequences")->delimiter(',');

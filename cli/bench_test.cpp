@@ -211,7 +211,7 @@ TEST(Bench, RefusesWithTheOptionWhatWasGivenAndWhatIsAccepted) {
       {{"--direction", "decode"}, kCannotRun, "not in this version"},
       {{"--dtype", "f8e4m3"}, kCannotRun, "not in this version"},
       {{"--dtype", "f64"}, kBadInput, "--dtype"},
-      {{"--device", "cuda"}, kCannotRun, "CUDA"},
+      {{"--device", "cuda:4096"}, kCannotRun, "CUDA"},
       {{"--device", "toaster"}, kBadInput, "--device"},
       {{"--seqlen", "0"}, kBadInput, "--seqlen"},
       {{"--seqlen", "many"}, kBadInput, "--seqlen"},

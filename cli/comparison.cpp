@@ -10,6 +10,8 @@
 #include "cli/memory.h"
 #include "cli/text.h"
 #include "core/cost.h"
+#include "cuda/mirror.h"
+#include "cuda/runtime.h"
 #include "plan/registry.h"
 
 namespace tilewise::cli {
@@ -27,6 +29,7 @@ Expected<Plan> best_of(const Device& device, const Problem& problem, bool standa
   std::string reasons;
   for (const Kernel* row : Registry::builtin().rows()) {
     if (row->op != op || row->standard != standard || row->target == Target::reference) continue;
+    if (tilewise::is_cuda(row->target) != device.is_cuda()) continue;
     const auto plan = device.plan(problem, row->name);
     if (!plan)
       reasons = plan.status().message();
@@ -34,7 +37,8 @@ Expected<Plan> best_of(const Device& device, const Problem& problem, bool standa
       best = *plan;
   }
   if (best) return *best;
-  return Status(Code::unsupported, reasons.empty() ? "this build has no such kernel" : reasons);
+  return Status(Code::unsupported,
+                reasons.empty() ? "this build has no such kernel for this device" : reasons);
 }
 
 // Scores of every head in fp32, softmax in place; backward holds the weights and dP.
@@ -89,11 +93,60 @@ MeasuredCall MeasuredCall::of_plan(const Device& device, const Plan& plan, const
   call.bytes_moved_ = plan.predicted_bytes;
   auto workspace = std::make_shared<Workspace>();
   call.allocate_ = [=, &device] {
-    *workspace = Workspace(plan);
+    auto made = Workspace::make(plan);
+    if (!made) return made.status();
+    *workspace = std::move(*made);
     return prepare(device.context(), plan);
   };
+  if (plan.device_kind == TILEWISE_CUDA) {
+    call.run_on_cuda(device, tensors, workspace);
+    return call;
+  }
   call.once_ = [=, &device, &tensors] { return run_once(device, plan, tensors, *workspace); };
   return call;
+}
+
+// To the device once, back after the first run; then graph replays, by the device's clock.
+void MeasuredCall::run_on_cuda(const Device& device, const Tensors& tensors,
+                               std::shared_ptr<Workspace> workspace) {
+  struct Twins {
+    explicit Twins(int index) : mirror(index) {}
+    cuda::Mirror mirror;
+    Tensors tensors{};
+    std::optional<cuda::GraphTimer> graph;
+  };
+  const Plan plan = plan_;
+  auto twins = std::make_shared<Twins>(plan.device_index);
+  const auto launch = [=, &device](void* stream) {
+    return plan.problem.direction == TILEWISE_BACKWARD
+               ? backward(device.context(), plan, twins->tensors, *workspace, stream)
+               : forward(device.context(), plan, twins->tensors, *workspace, stream);
+  };
+  const auto prepare_first = allocate_;
+  allocate_ = [=, &tensors] {
+    if (Status s = prepare_first(); !s) return s;
+    twins->mirror.add(tensors);
+    if (Status s = twins->mirror.upload(); !s) return s;
+    twins->tensors = twins->mirror.twins(tensors);
+    return Status();
+  };
+  once_ = [=, &tensors] {
+    Status s = launch(nullptr);
+    if (s.ok()) s = cuda::synchronize(plan.device_index);
+    for (const tilewise_tensor* t : {&tensors.o, &tensors.lse})
+      if (s.ok() && t->dtype != TILEWISE_NONE) s = twins->mirror.download(*t);
+    return s;
+  };
+  timed_ = [=]() -> Expected<double> {
+    if (!twins->graph) {
+      constexpr int kCalls = 20;
+      auto made = cuda::GraphTimer::capture(plan.device_index, kCalls, launch);
+      if (!made) return made.status();
+      twins->graph = std::move(*made);
+      if (const auto warm = twins->graph->milliseconds(); !warm) return warm;
+    }
+    return twins->graph->milliseconds();
+  };
 }
 
 MeasuredCall MeasuredCall::all_heads(const Device& device, const Plan& plan, const ForwardParams& params) {
@@ -131,6 +184,11 @@ Status MeasuredCall::start() {
 }
 
 Status MeasuredCall::run_timed() {
+  if (timed_) {
+    const auto ms = timed_();
+    if (ms) ms_.push_back(*ms);
+    return ms.status();
+  }
   const double start = seconds_now();
   const Status s = once_();
   ms_.push_back((seconds_now() - start) * 1e3);

@@ -3,6 +3,7 @@
 #define TILEWISE_CLI_COMPARISON_H_
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,10 +34,13 @@ class MeasuredCall {
   Json result(double visible_pairs) const;
 
  private:
+  void run_on_cuda(const Device& device, const Tensors& tensors, std::shared_ptr<Workspace> workspace);
+
   Plan plan_;
   int64_t scratch_bytes_ = 0;
   double bytes_moved_ = 0;
   std::function<Status()> allocate_, once_;
+  std::function<Expected<double>()> timed_;  // milliseconds by the device's clock; null: once_ by the wall's
   double first_seconds_ = 0;
   int64_t extra_bytes_ = -1, peak_bytes_ = 0;  // -1: the system does not tell
   std::vector<double> ms_;

@@ -3,8 +3,9 @@
 #include <cstdlib>
 #include <vector>
 
+#include "api/context.h"
 #include "cli/text.h"
-#include "plan/registry.h"
+#include "plan/planner.h"
 
 namespace tilewise::cli {
 namespace {
@@ -31,6 +32,31 @@ Status check_kernel_names(const std::string& list) {
 
 }  // namespace
 
+Expected<DeviceName> parse_device(const std::string& text) {
+  DeviceName name;
+  if (text == "auto") {
+    // What the environment says; else the first CUDA device, where there is one that works.
+    const char* given = std::getenv("TILEWISE_DEVICE");
+    if (given && *given) return std::string(given) == "auto" ? name : parse_device(given);
+    if (DeviceInfo::query(TILEWISE_CUDA, 0).ok()) name.kind = TILEWISE_CUDA;
+    return name;
+  }
+  name.reference = text == "reference";
+  if (text == "cpu" || name.reference) return name;
+  if (text != "cuda" && text.rfind("cuda:", 0) != 0)
+    return Status(Code::invalid,
+                  "--device was given '" + text + "'; accepted is auto, cpu, reference or cuda[:n].");
+  if (text != "cuda") {
+    const auto index = parse_integer("--device cuda:", text.substr(5), 0, 1 << 20);
+    if (!index) return index.status();
+    name.index = static_cast<int32_t>(*index);
+  }
+  name.kind = TILEWISE_CUDA;
+  // Asked here, so that a missing driver or device is the first thing that is said.
+  if (const auto info = DeviceInfo::query(TILEWISE_CUDA, name.index); !info) return info.status();
+  return name;
+}
+
 const char* widest_isa(uint64_t isa) {
   if (isa & TILEWISE_ISA_AVX512) return "avx512";
   if (isa & TILEWISE_ISA_AVX2) return "avx2";
@@ -39,14 +65,8 @@ const char* widest_isa(uint64_t isa) {
 }
 
 Expected<Device> Device::choose(const DeviceArguments& a) {
-  const bool cuda = a.device == "cuda" || a.device.rfind("cuda:", 0) == 0;
-  if (cuda)
-    return Status(Code::unsupported,
-                  "--device was given '" + a.device +
-                      "', but this build has no CUDA kernels; accepted here is auto, cpu or reference.");
-  if (a.device != "auto" && a.device != "cpu" && a.device != "reference")
-    return Status(Code::invalid,
-                  "--device was given '" + a.device + "'; accepted is auto, cpu, reference or cuda[:n].");
+  const auto name = parse_device(a.device);
+  if (!name) return name.status();
   int64_t max_workspace = -1;
   if (!a.max_workspace.empty()) {
     const auto bytes = parse_bytes("--max-workspace", a.max_workspace);
@@ -65,14 +85,16 @@ Expected<Device> Device::choose(const DeviceArguments& a) {
                     "--kernel was given together with --device reference; accepted is one of them.");
   }
   setenv("TILEWISE_CHECK", "1", 0);
+  if (name->kind == TILEWISE_CUDA)
+    setenv("TILEWISE_DEVICE", ("cuda:" + std::to_string(name->index)).c_str(), 1);
+  else if (a.device != "auto")
+    setenv("TILEWISE_DEVICE", "cpu", 1);
   auto context = Context::from_environment();
   if (!context) return context.status();
-  auto info = DeviceInfo::query();
-  if (!info) return info.status();
-  Device device(std::move(*context), *info);
+  Device device(std::move(*context), DeviceInfo(context->get()->device));
   device.threads_ = device.context_.threads();
   device.kernel_ = a.kernel;
-  device.reference_ = a.device == "reference";
+  device.reference_ = name->reference;
   device.max_workspace_ = max_workspace;
   return device;
 }
@@ -103,6 +125,7 @@ std::string Device::explain(const Problem& problem) const {
 }
 
 std::string Device::text() const {
+  if (is_cuda()) return name() + ": " + device_text(info_);
   return std::string(reference_ ? "reference (fp64, plain loops) on cpu: " : "cpu: ") + info_.name + ", " +
          widest_isa(info_.isa) + ", " + std::to_string(threads_) + (threads_ == 1 ? " thread" : " threads");
 }

@@ -13,6 +13,14 @@ struct DeviceArguments {
   std::string device = "auto", kernel, threads, max_workspace;  // as typed; "" = not given
 };
 
+// What --device names. `auto` takes the first CUDA device where one works, else the CPU.
+struct DeviceName {
+  tilewise_device_kind kind = TILEWISE_CPU;
+  int32_t index = 0;
+  bool reference = false;
+};
+Expected<DeviceName> parse_device(const std::string& text);
+
 class Device {
  public:
   // TILEWISE_* variables count where no option says otherwise. Lengths in data are always checked.
@@ -25,6 +33,9 @@ class Device {
   const Context& context() const { return context_; }
   const DeviceInfo& info() const { return info_; }
   int threads() const { return threads_; }
+  bool is_cuda() const { return info_.kind == TILEWISE_CUDA; }
+  // "cpu", "cuda:0"
+  std::string name() const { return is_cuda() ? "cuda:" + std::to_string(info_.index) : "cpu"; }
   std::string text() const;  // "cpu: Intel(R) Xeon(R), avx512, 2 threads"
 
  private:

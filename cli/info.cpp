@@ -10,6 +10,7 @@
 #include "cli/memory.h"
 #include "cli/picture.h"
 #include "cli/text.h"
+#include "cuda/runtime.h"
 #include "plan/planner.h"
 
 namespace tilewise::cli {
@@ -42,8 +43,59 @@ std::map<std::string, std::map<std::string, int>> kernel_counts() {
   return counts;
 }
 
+std::vector<DeviceInfo> cuda_devices() {
+  std::vector<DeviceInfo> devices;
+  const auto count = cuda::device_count();
+  for (int i = 0; count && i < *count; ++i)
+    if (auto device = DeviceInfo::query(TILEWISE_CUDA, i)) devices.push_back(*device);
+  return devices;
+}
+
+Json cuda_json() {
+  Json j = {{"built", cuda::built()}};
+  if (!cuda::built()) {
+    j["reason"] = cuda::toolkit_text();
+    return j;
+  }
+  j["toolkit"] = cuda::toolkit_text();
+  j["driver_needed"] = cuda::version_text(cuda::driver_needed());
+  j["driver_found"] = cuda::driver_found() ? Json(cuda::version_text(cuda::driver_found())) : Json(nullptr);
+  if (const auto count = cuda::device_count(); !count) j["reason"] = count.status().message();
+  j["devices"] = Json::array();
+  for (const DeviceInfo& d : cuda_devices())
+    j["devices"].push_back(
+        {{"name", d.name},
+         {"multiprocessors", d.cores},
+         {"compute_capability", printed("%d.%d", static_cast<int>(d.isa / 10), static_cast<int>(d.isa % 10))},
+         {"shared_bytes", d.l1_bytes},
+         {"l2_bytes", d.l2_bytes},
+         {"memory_bytes", d.memory_bytes},
+         {"core_gflops", d.core_gflops},
+         {"memory_gbps", d.memory_gbps}});
+  return j;
+}
+
+void print_cuda() {
+  if (!cuda::built()) {
+    std::printf("cuda      %s\n", cuda::toolkit_text().c_str());
+    return;
+  }
+  const int found = cuda::driver_found();
+  std::printf("cuda      built with %s; driver needed: CUDA %s, found: %s\n", cuda::toolkit_text().c_str(),
+              cuda::version_text(cuda::driver_needed()).c_str(),
+              found ? ("CUDA " + cuda::version_text(found)).c_str() : "none");
+  const auto count = cuda::device_count();
+  if (!count) std::printf("          %s\n", count.status().message().c_str());
+  for (const DeviceInfo& d : cuda_devices())
+    std::printf("cuda:%-4d %s, %s free, L2 %s, %.0f GB/s\n", d.index, device_text(d).c_str(),
+                bytes_text(static_cast<double>(d.memory_bytes)).c_str(),
+                bytes_text(static_cast<double>(d.l2_bytes)).c_str(), d.memory_gbps);
+}
+
 int run_info(bool json, bool kernels) {
-  const auto device = Device::choose({});
+  DeviceArguments cpu;
+  cpu.device = "cpu";
+  const auto device = Device::choose(cpu);
   if (!device) return fail("info", device.status());
   const DeviceInfo& d = device->info();
   const char* tuning = std::getenv("TILEWISE_TUNING");
@@ -65,7 +117,7 @@ int run_info(bool json, bool kernels) {
               {"threads", device->threads()},
               {"kernels", counts},
               {"tuning", tuning ? Json(tuning) : Json(nullptr)},
-              {"cuda", {{"built", false}, {"reason", "built without CUDA"}}}};
+              {"cuda", cuda_json()}};
     if (kernels) {
       j["kernel_names"] = Json::array();
       for (const Kernel* row : Registry::builtin().rows()) j["kernel_names"].push_back(row->name);
@@ -90,7 +142,7 @@ int run_info(bool json, bool kernels) {
   std::printf("kernels   %s\n", text.c_str());
   std::printf("tuning    %s\n",
               tuning ? tuning : "none (TILEWISE_TUNING names a file; tilewise tune makes one)");
-  std::printf("cuda      built without CUDA\n");
+  print_cuda();
   if (kernels)
     for (const Kernel* row : Registry::builtin().rows()) std::printf("  %s\n", row->name);
   return kDone;

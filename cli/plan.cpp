@@ -8,6 +8,7 @@
 #include "cli/comparison.h"
 #include "cli/device.h"
 #include "cli/text.h"
+#include "tune/problem_data.h"
 
 namespace tilewise::cli {
 namespace {
@@ -68,6 +69,7 @@ Expected<Problem> problem_of_sizes(const PlanArguments& a) {
     if (!window) return window.status();
     p.with_window(window->first, window->second);
   }
+  p.alignment = tune::alignment_of(*dtype, p.head_dim, p.head_dim_v);
   p.features |= TILEWISE_HAS_LSE;
   if (*direction == Direction::backward) {
     p.features = 0;
@@ -109,7 +111,9 @@ Expected<Problem> problem_of_file(const PlanArguments& a) {
 }
 
 int run_plan(const PlanArguments& a) {
-  const auto device = Device::choose(a.device);
+  DeviceArguments where = a.device;
+  if (where.device == "auto" && a.direction == "backward") where.device = "cpu";  // alone runs it
+  const auto device = Device::choose(where);
   if (!device) return fail(kCommand, device.status());
   const auto problem = a.file.input.empty() ? problem_of_sizes(a) : problem_of_file(a);
   if (!problem) return fail(kCommand, problem.status());

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "cli/bench_grid.h"
+#include "cli/device.h"
 #include "cli/safetensors.h"
 #include "cli/text.h"
 #include "tune/search.h"
@@ -28,17 +29,22 @@ BenchOptions as_bench(const TuneOptions& t) {
 }  // namespace
 
 int run_tune(const TuneOptions& options) {
-  if (options.device.rfind("cuda", 0) == 0)
-    return fail("tune", kCannotRun, "--device " + options.device + ": this version has no CUDA kernels");
-  if (options.device != "auto" && options.device != "cpu")
+  // `auto` stays on the CPU: a file of measured choices is made for a device that was named.
+  const auto name = parse_device(options.device == "auto" ? "cpu" : options.device);
+  if (!name) return fail("tune", name.status());
+  if (name->reference)
     return fail("tune", kBadInput, "--device is \"" + options.device + "\"; accepted: auto, cpu, cuda[:n]");
   if (!(options.seconds > 0) || options.seconds > 3600)
     return fail("tune", kBadInput, printed("--seconds is %g; accepted: above 0, to 3600", options.seconds));
-  const auto grid = make_grid(as_bench(options));
+  BenchOptions axes = as_bench(options);
+  if (name->kind == TILEWISE_CUDA) std::erase(axes.directions, "backward");  // has no CUDA kernels
+  const auto grid = make_grid(axes);
   if (!grid) return fail("tune", grid.status());
-  const auto device = DeviceInfo::query();
+  const auto device = DeviceInfo::query(name->kind, name->index);
   if (!device) return fail("tune", device.status());
   ContextOptions context_options;
+  context_options.device_kind = name->kind;
+  context_options.device_index = name->index;
   context_options.threads = static_cast<int32_t>(options.threads);
   const auto context = Context::create(context_options);
   if (!context) return fail("tune", context.status());
@@ -91,7 +97,7 @@ void add_tune(CLI::App& parent, int* exit_status) {
   auto options = std::make_shared<TuneOptions>();
   TuneOptions& o = *options;
   CLI::App* app = parent.add_subcommand("tune", "Measure every kernel and write tuning/<device>.txt");
-  app->add_option("--device", o.device, "auto, cpu")->capture_default_str();
+  app->add_option("--device", o.device, "auto, cpu, cuda[:n]")->capture_default_str();
   app->add_option("--direction", o.directions, "forward, backward (default: both)")->delimiter(',');
   app->add_option("--dtype", o.dtypes, "f32, f16, bf16")->delimiter(',');
   app->add_option("--batch", o.batch, "sequences")->delimiter(',');

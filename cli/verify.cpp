@@ -11,8 +11,11 @@
 #include <nlohmann/json.hpp>
 
 #include "api/context.h"
+#include "cli/device.h"
 #include "cli/text.h"
 #include "core/dropout.h"
+#include "cuda/mirror.h"
+#include "cuda/runtime.h"
 #include "reference/case_data.h"
 #include "tilewise/attention.h"
 #include "tune/measure.h"
@@ -105,7 +108,7 @@ class Verifier {
       backward = expect_backward(data.params(direction));
     for (const tilewise::Candidate& candidate : choice.candidates) {
       const std::string name = candidate.kernel->name;
-      if (!wanted(candidate)) continue;
+      if (!wanted(candidate) || is_cuda(candidate.kernel->target) != on_cuda()) continue;
       Record& record = records_[name];
       record.direction = direction;
       if (!candidate.refusal.empty() && candidate.kernel->target != Target::reference) {
@@ -120,6 +123,27 @@ class Verifier {
       note(&record, data, run_one(data, direction, expected, name.c_str()));
     }
     return choice.candidates.empty() ? choice.status : Status();
+  }
+
+  bool on_cuda() const { return context_.get()->device.kind == TILEWISE_CUDA; }
+
+  // The case's memory and `workspace` on the device; what the call wrote comes back.
+  Status run_on_cuda(CaseData& data, const Plan& made, Direction direction,
+                     const tilewise_workspace& workspace) const {
+    cuda::Mirror mirror(made.device_index);
+    data.for_each_tensor([&](const char*, CaseTensor& t) { mirror.add(t.memory(), t.memory_bytes()); });
+    const Tensor host(workspace.data, DType::boolean, {workspace.bytes});
+    mirror.add(host);
+    if (Status s = mirror.upload(); !s) return s;
+    const Tensors twins = mirror.twins(data.tensors(direction));
+    const tilewise_workspace block{mirror.twin(host).data, workspace.bytes};
+    Status status = direction == Direction::backward ? backward(context_, made, twins, block)
+                                                     : forward(context_, made, twins, block);
+    if (status.ok()) status = cuda::synchronize(made.device_index);
+    data.for_each_tensor([&](const char*, CaseTensor& t) {
+      if (status.ok()) status = mirror.download(t.memory(), t.memory_bytes());
+    });
+    return status.ok() ? mirror.download(host) : status;
   }
 
   bool wanted(const tilewise::Candidate& candidate) const {
@@ -142,14 +166,15 @@ class Verifier {
     if (std::strcmp(made->kernel, name) != 0)
       return {INFINITY, std::string("another kernel ran: ") + made->kernel};
     if (Status status = prepare(context_, *made); !status) return {INFINITY, status.message()};
-    Workspace workspace(*made);
+    Workspace workspace(made->workspace_bytes);
     const tilewise_workspace memory = workspace;
     auto* bytes = static_cast<unsigned char*>(memory.data);
     std::memset(bytes + TILEWISE_CONTROL_BYTES, 0xff,
                 static_cast<size_t>(memory.bytes - TILEWISE_CONTROL_BYTES));
     const Tensors tensors = data.tensors(direction);
-    const Status status = direction == Direction::backward ? backward(context_, *made, tensors, memory)
-                                                           : forward(context_, *made, tensors, memory);
+    const Status status = on_cuda()                          ? run_on_cuda(data, *made, direction, memory)
+                          : direction == Direction::backward ? backward(context_, *made, tensors, memory)
+                                                             : forward(context_, *made, tensors, memory);
     if (!status) return {INFINITY, status.message()};
     if (std::any_of(bytes, bytes + TILEWISE_CONTROL_BYTES, [](unsigned char byte) { return byte != 0; }))
       return {INFINITY, "the control block was not left zero"};
@@ -198,7 +223,7 @@ class Verifier {
     for (const auto& [name, record] : order) {
       nlohmann::ordered_json j;
       j["schema"] = 1;
-      j["device"] = options_.device == "reference" ? "reference" : "cpu";
+      j["device"] = options_.device == "reference" ? "reference" : on_cuda() ? "cuda" : "cpu";
       j["kernel"] = name;
       j["direction"] = word_of(record.direction);
       j["problems"] = problems_;
@@ -239,11 +264,6 @@ Expected<std::vector<Direction>> parse_directions(const VerifyOptions& options) 
 }
 
 Status check(const VerifyOptions& options, const Context& context) {
-  if (options.device.rfind("cuda", 0) == 0)
-    return Status(Code::unsupported, "--device " + options.device + ": this version has no CUDA kernels");
-  if (options.device != "auto" && options.device != "cpu" && options.device != "reference")
-    return Status(Code::invalid,
-                  "--device is \"" + options.device + "\"; accepted: auto, cpu, cuda[:n], reference");
   if (options.count < -1)
     return Status(Code::invalid, "--count is " + std::to_string(options.count) + "; accepted: 0 or more");
   if (options.scale < 1 || options.scale > 64)
@@ -270,6 +290,10 @@ int run_verify(const VerifyOptions& options) {
                 printed("--threads is %lld; accepted: 0 to 4096", static_cast<long long>(options.threads)));
   ContextOptions context_options;
   context_options.threads = static_cast<int32_t>(options.threads);
+  const auto name = parse_device(options.device);
+  if (!name) return fail("verify", name.status());
+  context_options.device_kind = name->kind;
+  context_options.device_index = name->index;
   const auto context = Context::create(context_options);
   if (!context) return fail("verify", context.status());
   if (Status status = check(options, *context); !status) return fail("verify", status);
@@ -286,7 +310,7 @@ void add_verify(CLI::App& parent, int* exit_status) {
   VerifyOptions& o = *options;
   CLI::App* app =
       parent.add_subcommand("verify", "Hold every kernel against the fp64 oracle on random problems");
-  app->add_option("--device", o.device, "auto, cpu, reference")->capture_default_str();
+  app->add_option("--device", o.device, "auto, cpu, cuda[:n], reference")->capture_default_str();
   app->add_option("--direction", o.directions, "forward, backward (default: both)")->delimiter(',');
   app->add_option("--kernel", o.kernels, "only these")->delimiter(',');
   app->add_option("--seed", o.seed, "of the first problem; each next one adds 1")->capture_default_str();

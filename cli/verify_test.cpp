@@ -100,7 +100,7 @@ TEST(Verify, RefusesBadOptions) {
   const std::pair<std::vector<std::string>, int> refusals[] = {{{"--direction", "sideways"}, kBadInput},
                                                                {{"--direction", "decode"}, kCannotRun},
                                                                {{"--kernel", "forward_of_nobody"}, kBadInput},
-                                                               {{"--device", "cuda"}, kCannotRun},
+                                                               {{"--device", "cuda:4096"}, kCannotRun},
                                                                {{"--device", "toaster"}, kBadInput},
                                                                {{"--count", "-7"}, kBadInput},
                                                                {{"--scale", "0"}, kBadInput},
@@ -150,9 +150,9 @@ TEST(Tune, WritesAFileThatPlanningFollows) {
 
 TEST(Tune, RefusesBadOptions) {
   const std::pair<std::vector<std::string>, int> refusals[] = {
-      {{"--device", "cuda"}, kCannotRun},     {{"--device", "toaster"}, kBadInput},
-      {{"--seconds", "0"}, kBadInput},        {{"--direction", "up"}, kBadInput},
-      {{"-o", "/dev/null/t.txt"}, kBadInput}, {{"--dtype", "f8e4m3"}, kCannotRun}};
+      {{"--device", "cuda:4096"}, kCannotRun}, {{"--device", "toaster"}, kBadInput},
+      {{"--seconds", "0"}, kBadInput},         {{"--direction", "up"}, kBadInput},
+      {{"-o", "/dev/null/t.txt"}, kBadInput},  {{"--dtype", "f8e4m3"}, kCannotRun}};
   for (const auto& [words, status] : refusals) {
     std::vector<std::string> all = words;
     all.insert(all.begin(), "tune");

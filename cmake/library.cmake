@@ -6,6 +6,24 @@ foreach(room IN LISTS rooms)
   list(APPEND objects $<TARGET_OBJECTS:${room}>)
 endforeach()
 
+# The CUDA room and the static runtime become one object in which the runtime's names are local: the archive then needs
+# no toolkit where it is used, and gets on with a program that brings a runtime of its own.
+if(TILEWISE_CUDA_FOUND)
+  set(cuda_object "${PROJECT_BINARY_DIR}/tilewise_cuda.o")
+  set(cudart_object "${PROJECT_BINARY_DIR}/cudart.o")
+  add_custom_command(OUTPUT "${cuda_object}"
+    # Its section groups are dissolved: of two runtimes a linker would keep one's, whose names are local by then.
+    COMMAND ${CMAKE_LINKER} -r --force-group-allocation -o "${cudart_object}"
+      --whole-archive "${CUDA_cudart_static_LIBRARY}" --no-whole-archive
+    COMMAND ${CMAKE_LINKER} -r -o "${cuda_object}" $<TARGET_OBJECTS:tilewise_cuda> "${cudart_object}"
+    COMMAND ${CMAKE_OBJCOPY} --wildcard
+      --localize-symbol=cuda* --localize-symbol=__cuda* --localize-symbol=libcudart_static_* "${cuda_object}"
+    DEPENDS tilewise_cuda $<TARGET_OBJECTS:tilewise_cuda>
+    COMMAND_EXPAND_LISTS VERBATIM)
+  list(REMOVE_ITEM objects $<TARGET_OBJECTS:tilewise_cuda>)
+  list(APPEND objects "${cuda_object}")
+endif()
+
 # Until 1.0 a minor version may change the binary interface, so it is part of the soname.
 if(PROJECT_VERSION_MAJOR EQUAL 0)
   set(TILEWISE_SOVERSION "${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}")
@@ -23,6 +41,9 @@ foreach(kind IN ITEMS static shared)
     $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(tilewise_${kind} PRIVATE Threads::Threads)
+  if(TILEWISE_CUDA_FOUND)
+    target_link_libraries(tilewise_${kind} PRIVATE ${CMAKE_DL_LIBS} rt) # of the CUDA runtime, where libc is old
+  endif()
   set_target_properties(tilewise_${kind} PROPERTIES
     OUTPUT_NAME tilewise EXPORT_NAME ${kind} LINKER_LANGUAGE CXX)
 endforeach()

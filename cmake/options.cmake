@@ -18,12 +18,6 @@ set_property(CACHE TILEWISE_CUDA PROPERTY STRINGS AUTO ON OFF)
 if(NOT TILEWISE_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "TILEWISE_CUDA is \"${TILEWISE_CUDA}\"; accepted: AUTO, ON, OFF.")
 endif()
-if(TILEWISE_CUDA STREQUAL "ON")
-  message(FATAL_ERROR "TILEWISE_CUDA=ON: this version has no CUDA kernels yet; use AUTO or OFF.")
-elseif(TILEWISE_CUDA STREQUAL "AUTO")
-  message(STATUS "Tilewise: CUDA off (this version has no CUDA kernels yet)")
-endif()
-
 include(GNUInstallDirs)
 
 if(PROJECT_IS_TOP_LEVEL)
@@ -43,16 +37,23 @@ endif()
 # Everything compiled here links this; nothing of it reaches those who use the library.
 add_library(tilewise_flags INTERFACE)
 target_compile_features(tilewise_flags INTERFACE cxx_std_20)
+set(host_language $<COMPILE_LANGUAGE:C,CXX>)
 target_compile_options(tilewise_flags INTERFACE
-  -Wall -Wextra -Wpedantic -Wundef
-  $<$<C_COMPILER_ID:GNU>:-Wshadow=local> $<$<NOT:$<C_COMPILER_ID:GNU>>:-Wshadow>
+  $<${host_language}:-Wall> $<${host_language}:-Wextra> $<${host_language}:-Wpedantic> $<${host_language}:-Wundef>
+  $<$<C_COMPILER_ID:GNU>:$<${host_language}:-Wshadow=local>> $<$<NOT:$<C_COMPILER_ID:GNU>>:$<${host_language}:-Wshadow>>
   $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>
-  -ffp-contract=off) # a*b+c is two roundings unless the source says fma: the same arithmetic on every compiler
+  # a*b+c is two roundings unless the source says fma: the same arithmetic on every compiler.
+  $<${host_language}:-ffp-contract=off>
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>
+  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr> $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=--warn-on-spills>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  target_compile_options(tilewise_flags INTERFACE -Wno-restrict) # sees overlaps inside std::string: GCC bug 105651
+  target_compile_options(tilewise_flags INTERFACE
+    $<${host_language}:-Wno-restrict>) # sees overlaps inside std::string: GCC bug 105651
 endif()
 if(TILEWISE_WERROR)
-  target_compile_options(tilewise_flags INTERFACE -Werror)
+  target_compile_options(tilewise_flags INTERFACE
+    $<${host_language}:-Werror> $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>
+    $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=--warning-as-error>)
 endif()
 if(TILEWISE_SANITIZE)
   set(sanitize -fsanitize=${TILEWISE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)

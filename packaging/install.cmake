@@ -14,6 +14,9 @@ set(TILEWISE_CXX_RUNTIME stdc++ m)
 list(TRANSFORM TILEWISE_CXX_RUNTIME PREPEND -l OUTPUT_VARIABLE private)
 list(JOIN private " " TILEWISE_PC_PRIVATE)
 string(APPEND TILEWISE_PC_PRIVATE " -pthread")
+if(TILEWISE_CUDA_FOUND)
+  string(APPEND TILEWISE_PC_PRIVATE " -ldl -lrt")
+endif()
 
 configure_package_config_file("${PROJECT_SOURCE_DIR}/packaging/TilewiseConfig.cmake.in"
   "${PROJECT_BINARY_DIR}/TilewiseConfig.cmake" INSTALL_DESTINATION ${config_folder})

@@ -233,7 +233,7 @@ TEST_P(Onnx, OutputAndScoresAreTheRecordedOnes) {
   const auto problem = problem_from(c.options, c.tensors);
   ASSERT_TRUE(problem.ok()) << problem.status().message();
   ForwardParams params;
-  ASSERT_TRUE(bind_forward(*problem, TILEWISE_CPU, c.tensors, &params).ok());
+  ASSERT_TRUE(bind_forward(*problem, Place(), c.tensors, &params).ok());
   const auto stage = static_cast<ScoreStage>(static_cast<int>(c.number("qk_matmul_output_mode", 0)));
   ASSERT_EQ(scores->shape,
             (std::vector<int64_t>{params.batch, params.heads_q, params.seqlen_q, params.seqlen_kv}));

@@ -29,11 +29,32 @@
 
 namespace tilewise {
 
-// Scratch of a plan's size, aligned, control block zeroed. Move-only; one call at a time.
+// Scratch of a plan's size on the plan's device, aligned, control block zeroed. Move-only; one call at a
+// time.
 class Workspace {
  public:
   Workspace() = default;
-  explicit Workspace(const Plan& plan) : Workspace(plan.workspace_bytes) {}
+  // Throws std::bad_alloc where there is no memory; make() does not.
+  explicit Workspace(const Plan& plan) {
+    if (plan.device_kind == TILEWISE_CPU) {
+      *this = Workspace(plan.workspace_bytes);
+    } else if (auto made = make(plan)) {
+      *this = std::move(*made);
+    } else {
+      throw std::bad_alloc();
+    }
+  }
+  static Expected<Workspace> make(const Plan& plan) {
+    tilewise_workspace memory{nullptr, 0};
+    tilewise_error error;
+    if (auto code = tilewise_workspace_allocate(&plan, &memory, &error))
+      return detail::make_status(code, error);
+    Workspace workspace;
+    workspace.data_ = {memory.data, Free{plan.device_kind, plan.device_index}};
+    workspace.bytes_ = memory.bytes;
+    return Expected<Workspace>(std::move(workspace));  // said in full: nvcc 13 does not move it by itself
+  }
+  // Host memory.
   explicit Workspace(int64_t bytes)
       : bytes_(bytes < TILEWISE_CONTROL_BYTES ? TILEWISE_CONTROL_BYTES : bytes) {
     data_.reset(::operator new (static_cast<size_t>(bytes_), std::align_val_t{TILEWISE_WORKSPACE_ALIGNMENT}));
@@ -43,8 +64,16 @@ class Workspace {
 
  private:
   struct Free {
+    Free() : device_kind(TILEWISE_CPU), device_index(0) {}
+    Free(int32_t kind, int32_t index) : device_kind(kind), device_index(index) {}
+    int32_t device_kind, device_index;
     void operator()(void* data) const {
-      ::operator delete (data, std::align_val_t{TILEWISE_WORKSPACE_ALIGNMENT});
+      if (device_kind == TILEWISE_CPU)
+        return ::operator delete (data, std::align_val_t{TILEWISE_WORKSPACE_ALIGNMENT});
+      tilewise_plan plan{};
+      plan.device_kind = device_kind;
+      plan.device_index = device_index;
+      tilewise_workspace_release(&plan, {data, 0});
     }
   };
   std::unique_ptr<void, Free> data_;

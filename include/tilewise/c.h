@@ -228,12 +228,16 @@ typedef struct tilewise_context_options {
   const char* kernel;      /* NULL, or the kernel that every plan must use */
   const char* tuning_text; /* NULL, or the content of a tuning file for this device */
   int32_t check_data;      /* 1: look at lengths, offsets and ranges and refuse instead of clamping */
+  int32_t
+      device_kind; /* what tilewise_plan_for_context plans for; 0 = the CPU. tilewise_attention takes the */
+  int32_t device_index; /* device of its tensors, whatever stands here */
 } tilewise_context_options;
 
 TILEWISE_API void tilewise_context_options_init(tilewise_context_options* options);
 TILEWISE_API tilewise_code tilewise_context_create(const tilewise_context_options* options,
                                                    tilewise_context** context, tilewise_error* error);
-/* Reads TILEWISE_THREADS, TILEWISE_KERNEL, TILEWISE_TUNING (a file), TILEWISE_CHECK, TILEWISE_LOG=stderr. */
+/* Reads TILEWISE_DEVICE (cpu, cuda, cuda:N), TILEWISE_THREADS, TILEWISE_KERNEL, TILEWISE_TUNING (a file),
+ * TILEWISE_CHECK, TILEWISE_LOG=stderr. */
 TILEWISE_API tilewise_code tilewise_context_from_environment(tilewise_context** context,
                                                              tilewise_error* error);
 TILEWISE_API void tilewise_context_destroy(tilewise_context* context);
@@ -255,6 +259,8 @@ typedef struct tilewise_device_info {
   int64_t memory_bytes; /* free when asked */
   double core_gflops;   /* fp32 FMA, one core, estimated from clock and ISA */
   double memory_gbps;
+  int32_t driver_needed; /* GPU: CUDA versions as 1000 * major + 10 * minor; else 0 */
+  int32_t driver_found;
   char name[96];
 } tilewise_device_info;
 
@@ -280,6 +286,7 @@ typedef struct tilewise_plan {
   int32_t kernel_index;
   tilewise_problem problem;
   int32_t device_kind;
+  int32_t device_index;
   int32_t threads;     /* workers that the workspace has room for */
   int32_t tile_m;      /* rows of q a tile */
   int32_t tile_n;      /* rows of k and v a tile */
@@ -314,7 +321,7 @@ TILEWISE_API int tilewise_plan_equal(const tilewise_plan* a, const tilewise_plan
 
 /* Caller's memory, 256-byte aligned. Its first TILEWISE_CONTROL_BYTES must be zero before the first use;
  * every call leaves them zero. The rest is scratch. One call at a time per workspace; a second one is
- * refused. */
+ * refused on the CPU, and on a CUDA device must come later in the same stream. */
 #define TILEWISE_CONTROL_BYTES 256
 #define TILEWISE_WORKSPACE_ALIGNMENT 256
 typedef struct tilewise_workspace {
@@ -322,11 +329,18 @@ typedef struct tilewise_workspace {
   int64_t bytes;
 } tilewise_workspace;
 
+/* A workspace of the plan's size on the plan's device, its control block zeroed; for callers who have no
+ * memory of their own there. */
+TILEWISE_API tilewise_code tilewise_workspace_allocate(const tilewise_plan* plan,
+                                                       tilewise_workspace* workspace, tilewise_error* error);
+TILEWISE_API void tilewise_workspace_release(const tilewise_plan* plan, tilewise_workspace workspace);
+
 /* Loads kernels, sets limits, starts threads: what must not happen inside a timed or captured call. */
 TILEWISE_API tilewise_code tilewise_prepare(tilewise_context* context, const tilewise_plan* plan,
                                             tilewise_error* error);
-/* `stream` is NULL on the CPU. No allocation, no decision: checks the tensors against the plan and launches.
- */
+/* No allocation, no decision: checks the tensors against the plan and launches. `stream` is NULL on the CPU,
+ * and a cudaStream_t on a CUDA device: the call returns when the work is enqueued, may be captured in a
+ * graph, and reads lengths and offsets on the device, where they are clamped. */
 TILEWISE_API tilewise_code tilewise_forward(tilewise_context* context, const tilewise_plan* plan,
                                             const tilewise_tensors* tensors, tilewise_workspace workspace,
                                             void* stream, tilewise_error* error);

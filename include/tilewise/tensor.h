@@ -1,4 +1,4 @@
-// DType, Device and Tensor: a view of memory that somebody else owns.
+// Tensor: a view of memory that somebody else owns.
 #ifndef TILEWISE_TENSOR_H_
 #define TILEWISE_TENSOR_H_
 
@@ -6,67 +6,10 @@
 #include <initializer_list>
 #include <utility>
 
+#include "tilewise/dtype.h"
 #include "tilewise/status.h"
 
 namespace tilewise {
-
-enum class DType : int32_t {
-  none = TILEWISE_NONE,
-  f32 = TILEWISE_F32,
-  f16 = TILEWISE_F16,
-  bf16 = TILEWISE_BF16,
-  i32 = TILEWISE_I32,
-  i64 = TILEWISE_I64,
-  u64 = TILEWISE_U64,
-  boolean = TILEWISE_BOOL,
-  bit = TILEWISE_BIT,
-};
-
-// Bits of one element; 0 for none.
-constexpr int bits_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-    case DType::i32:
-      return 32;
-    case DType::f16:
-    case DType::bf16:
-      return 16;
-    case DType::i64:
-    case DType::u64:
-      return 64;
-    case DType::boolean:
-      return 8;
-    case DType::bit:
-      return 1;
-    case DType::none:
-      return 0;
-  }
-  return 0;
-}
-
-constexpr const char* name_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return "f32";
-    case DType::f16:
-      return "f16";
-    case DType::bf16:
-      return "bf16";
-    case DType::i32:
-      return "i32";
-    case DType::i64:
-      return "i64";
-    case DType::u64:
-      return "u64";
-    case DType::boolean:
-      return "bool";
-    case DType::bit:
-      return "bit";
-    case DType::none:
-      return "none";
-  }
-  return "none";
-}
 
 template <typename T>
 struct DTypeOf;

@@ -2,6 +2,7 @@
 #include "api/bind.h"
 #include "api/border.h"
 #include "api/run.h"
+#include "cuda/runtime.h"
 
 namespace tilewise {
 namespace {
@@ -21,22 +22,72 @@ class PooledWorkspace {
   tilewise_workspace block_;
 };
 
+// In the order of the call's stream: other streams may use the memory as soon as this call's work is done.
+class StreamWorkspace {
+ public:
+  StreamWorkspace(const tilewise_plan& plan, void* stream) : device_(plan.device_index), stream_(stream) {
+    status_ = cuda::allocate_in(device_, stream, plan.workspace_bytes, &block_.data);
+    if (!status_.ok()) return;
+    block_.bytes = plan.workspace_bytes;
+    status_ = cuda::zero_in(device_, stream, block_.data, TILEWISE_CONTROL_BYTES);
+  }
+  ~StreamWorkspace() {
+    if (block_.data) (void)cuda::release_in(device_, stream_, block_.data);
+  }
+  StreamWorkspace(const StreamWorkspace&) = delete;
+  StreamWorkspace& operator=(const StreamWorkspace&) = delete;
+  const Status& status() const { return status_; }
+  const tilewise_workspace& get() const { return block_; }
+
+ private:
+  int device_;
+  void* stream_;
+  tilewise_workspace block_{nullptr, 0};
+  Status status_;
+};
+
+Status run(const tilewise_context& context, const tilewise_plan& plan, const tilewise_tensors& tensors,
+           const tilewise_workspace& workspace, void* stream) {
+  return plan.problem.direction == TILEWISE_BACKWARD ? run_backward(context, plan, tensors, workspace, stream)
+                                                     : run_forward(context, plan, tensors, workspace, stream);
+}
+
+Status run_on_cuda(const tilewise_context& context, const tilewise_plan& plan,
+                   const tilewise_tensors& tensors, void* stream) {
+  const Kernel* kernel = nullptr;
+  const auto direction = static_cast<tilewise_direction>(plan.problem.direction);
+  if (Status s = find_kernel(context, plan, direction, &kernel); !s.ok()) return s;
+  if (!needs_workspace(*kernel, plan)) return run(context, plan, tensors, {nullptr, 0}, stream);
+  const StreamWorkspace workspace(plan, stream);
+  return workspace.status().ok() ? run(context, plan, tensors, workspace.get(), stream) : workspace.status();
+}
+
+// Once a plan: what tilewise_prepare would do on its device.
+Status prepare(const tilewise_context& context, const tilewise_plan& plan) {
+  const Kernel* kernel = nullptr;
+  const auto direction = static_cast<tilewise_direction>(plan.problem.direction);
+  if (Status s = find_kernel(context, plan, direction, &kernel); !s.ok()) return s;
+  return kernel->prepare ? kernel->prepare(*kernel, Problem(plan.problem), plan.device_index) : Status();
+}
+
 Status attention(const tilewise_context& context, const tilewise_problem& options,
                  const tilewise_tensors& tensors, void* stream) {
   tilewise_problem problem;
   if (Status s = problem_from_tensors(options, tensors, &problem); !s.ok()) return s;
+  const tilewise_device_info* device = nullptr;
+  if (Status s = context.device_of(tensors.q.device_kind, tensors.q.device_index, &device); !s.ok()) return s;
   tilewise_plan plan;
-  if (!context.plans.find(problem, &plan)) {
-    if (Status s = make_plan(context.request(problem, nullptr), &plan); !s.ok()) return s;
+  if (!context.plans.find(problem, device->kind, device->index, &plan)) {
+    if (Status s = make_plan(context.request(problem, nullptr, *device), &plan); !s.ok()) return s;
+    if (Status s = prepare(context, plan); !s.ok()) return s;
     context.plans.store(plan);
   }
+  if (device->kind == TILEWISE_CUDA) return run_on_cuda(context, plan, tensors, stream);
   const PooledWorkspace workspace(*context.workspaces, plan.workspace_bytes);
   if (!workspace.get().data)
     return {Code::out_of_memory,
             cat("the allocator gave no workspace of ", plan.workspace_bytes, " bytes for ", plan.kernel)};
-  return problem.direction == TILEWISE_BACKWARD
-             ? run_backward(context, plan, tensors, workspace.get(), stream)
-             : run_forward(context, plan, tensors, workspace.get(), stream);
+  return run(context, plan, tensors, workspace.get(), stream);
 }
 
 }  // namespace

@@ -20,7 +20,8 @@ enum RowKind { kLikeQ, kLikeK, kLikeV, kLikeO };
 // Checks and converts the tensors of one call.
 class Binder {
  public:
-  Binder(const tilewise_problem& problem, int32_t device_kind) : p_(problem), checks_(device_kind) {}
+  Binder(const tilewise_problem& problem, Place place)
+      : p_(problem), place_(place), checks_(place.kind, place.index) {}
 
   bool sizes(const tilewise_tensors& t) { return read_sizes(checks_, p_, t, &s_); }
   bool check_bounds();
@@ -45,6 +46,7 @@ class Binder {
 
  private:
   const tilewise_problem& p_;
+  const Place place_;
   TensorChecks checks_;
   CallSizes s_;
 };
@@ -185,6 +187,11 @@ void Binder::dropout(ForwardParams& out, const tilewise_tensors& t) {
       !checks_.layout("dropout_state", t.dropout_state, shape, {}))
     return;
   const auto* state = static_cast<const uint64_t*>(t.dropout_state.data);
+  if (place_.kind != TILEWISE_CPU) {
+    out.dropout_state = state;
+    out.dropout_state_stride = t.dropout_state.stride[0];
+    return;
+  }
   out.dropout_seed = state[0];
   out.dropout_offset = state[t.dropout_state.stride[0]];
 }
@@ -302,14 +309,13 @@ bool read_sizes(TensorChecks& checks, const tilewise_problem& p, const tilewise_
 }
 
 Status bind_scores(const tilewise_problem& p, const tilewise_tensors& t, ForwardParams* out) {
-  Binder b(p, TILEWISE_CPU);
+  Binder b(p, Place());
   bind_score_inputs(b, p, t, out);
   return b.checks().take_status();
 }
 
-Status bind_forward(const tilewise_problem& p, int32_t device_kind, const tilewise_tensors& t,
-                    ForwardParams* out) {
-  Binder b(p, device_kind);
+Status bind_forward(const tilewise_problem& p, Place place, const tilewise_tensors& t, ForwardParams* out) {
+  Binder b(p, place);
   bind_score_inputs(b, p, t, out);
   b.rows(out->v, "v", t.v, kLikeV, p.dtype_v, Access::input);
   b.rows(out->o, "o", t.o, kLikeO, p.dtype_o, Access::output);
@@ -319,9 +325,8 @@ Status bind_forward(const tilewise_problem& p, int32_t device_kind, const tilewi
   return b.checks().take_status();
 }
 
-Status bind_backward(const tilewise_problem& p, int32_t device_kind, const tilewise_tensors& t,
-                     BackwardParams* out) {
-  Binder b(p, device_kind);
+Status bind_backward(const tilewise_problem& p, Place place, const tilewise_tensors& t, BackwardParams* out) {
+  Binder b(p, place);
   bind_score_inputs(b, p, t, out);
   b.rows(out->v, "v", t.v, kLikeV, p.dtype_v, Access::input);
   b.stats(out->lse, "lse", t.lse, Access::input);

@@ -21,9 +21,13 @@ bool read_sizes(TensorChecks& checks, const tilewise_problem& problem, const til
 Status problem_from_tensors(const tilewise_problem& options, const tilewise_tensors& tensors,
                             tilewise_problem* problem);
 
-Status bind_forward(const tilewise_problem& problem, int32_t device_kind, const tilewise_tensors& tensors,
+// `place`: the device that every tensor must be on.
+struct Place {
+  int32_t kind = TILEWISE_CPU, index = 0;
+};
+Status bind_forward(const tilewise_problem& problem, Place place, const tilewise_tensors& tensors,
                     ForwardParams* params);
-Status bind_backward(const tilewise_problem& problem, int32_t device_kind, const tilewise_tensors& tensors,
+Status bind_backward(const tilewise_problem& problem, Place place, const tilewise_tensors& tensors,
                      BackwardParams* params);
 // q, k and every mask and score tensor; neither v nor outputs.
 Status bind_scores(const tilewise_problem& problem, const tilewise_tensors& tensors, ForwardParams* params);

@@ -12,10 +12,9 @@ std::string dtype_text(int32_t dtype) {
   return name_of(static_cast<DType>(dtype));
 }
 
-std::string device_text(const tilewise_tensor& t) {
-  if (t.device_kind == TILEWISE_CPU) return "the CPU";
-  return t.device_kind == TILEWISE_CUDA ? cat("CUDA device ", t.device_index)
-                                        : cat("device kind ", t.device_kind);
+std::string device_text(int32_t kind, int32_t index) {
+  if (kind == TILEWISE_CPU) return "the CPU";
+  return kind == TILEWISE_CUDA ? cat("CUDA device ", index) : cat("device kind ", kind);
 }
 
 int64_t bytes_of_elements(int32_t dtype, int64_t elements) {
@@ -58,9 +57,9 @@ bool TensorChecks::layout(const char* name, const tilewise_tensor& t, const Shap
     return fail(cat(name, " has shape ", shape_text(t.shape, t.rank),
                     "; accepted: ", shape_text(shape.size, shape.rank), " = ", shape.labels));
   }
-  if (t.device_kind != device_kind_) {
-    return fail(cat(name, " is on ", device_text(t), "; accepted: ",
-                    device_kind_ == TILEWISE_CPU ? "the CPU, as planned" : "the planned CUDA device"));
+  if (t.device_kind != device_kind_ || (t.device_kind == TILEWISE_CUDA && t.device_index != device_index_)) {
+    return fail(cat(name, " is on ", device_text(t.device_kind, t.device_index),
+                    "; accepted: ", device_text(device_kind_, device_index_), ", as planned"));
   }
   if (rules.access == Access::output && (t.flags & TILEWISE_READ_ONLY))
     return fail(cat(name, " is read-only; accepted: writable memory, as this call writes it"));

@@ -43,7 +43,8 @@ inline bool has_elements(const tilewise_tensor& t) {
 
 class TensorChecks {
  public:
-  explicit TensorChecks(int32_t device_kind) : device_kind_(device_kind) {}
+  explicit TensorChecks(int32_t device_kind, int32_t device_index = 0)
+      : device_kind_(device_kind), device_index_(device_index) {}
 
   bool ok() const { return status_.ok(); }
   Status take_status() { return std::move(status_); }
@@ -70,7 +71,7 @@ class TensorChecks {
   bool remember(const char* name, const tilewise_tensor& t, Rules rules);
 
   static constexpr int kMost = 32;
-  int32_t device_kind_;
+  int32_t device_kind_, device_index_;
   Status status_;
   Extent extents_[kMost];
   int count_ = 0;

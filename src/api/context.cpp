@@ -4,6 +4,7 @@
 
 #include "api/border.h"
 #include "cpu/features.h"
+#include "cuda/runtime.h"
 
 namespace tilewise {
 namespace {
@@ -38,8 +39,13 @@ Status create(const tilewise_context_options& o, tilewise_context** out) {
     if (!tuning) return tuning.status();
     context->tuning = std::move(*tuning);
   }
-  context->device = query_cpu();
-  const int threads = o.threads > 0 ? o.threads : context->device.cores;
+  context->cpu = context->device = query_cpu();
+  if (o.device_kind != TILEWISE_CPU) {
+    const tilewise_device_info* device = nullptr;
+    if (Status s = context->device_of(o.device_kind, o.device_index, &device); !s.ok()) return s;
+    context->device = *device;
+  }
+  const int threads = o.threads > 0 ? o.threads : context->cpu.cores;
   if (o.parallel_for) {
     context->executor = std::make_unique<CallerExecutor>(threads, o.parallel_for, o.parallel_for_user);
   } else {
@@ -55,9 +61,27 @@ Status create(const tilewise_context_options& o, tilewise_context** out) {
 }  // namespace
 }  // namespace tilewise
 
+tilewise::Status tilewise_context::device_of(int32_t kind, int32_t index,
+                                             const tilewise_device_info** info) const {
+  *info = &cpu;
+  if (kind == TILEWISE_CPU) return {};
+  if (kind != TILEWISE_CUDA)
+    return {tilewise::Code::invalid, tilewise::cat("device kind is ", kind, "; accepted: 0 (CPU), 1 (CUDA)")};
+  std::lock_guard lock(devices_mutex_);
+  auto known = cuda_devices_.find(index);
+  if (known == cuda_devices_.end()) {
+    const auto asked = tilewise::cuda::query(index);
+    if (!asked) return asked.status();
+    known = cuda_devices_.emplace(index, *asked).first;
+  }
+  *info = &known->second;
+  return {};
+}
+
 tilewise::PlanRequest tilewise_context::request(const tilewise_problem& problem,
-                                                const tilewise_limits* limits) const {
-  tilewise::PlanRequest r{.registry = registry, .problem = problem, .device = device};
+                                                const tilewise_limits* limits,
+                                                const tilewise_device_info& on) const {
+  tilewise::PlanRequest r{.registry = registry, .problem = problem, .device = on};
   r.threads = executor->workers();
   r.forced = forced;
   if (tuning) r.tuning = &*tuning;
@@ -99,8 +123,11 @@ tilewise_code tilewise_device_query(int32_t kind, int32_t index, tilewise_device
   return guarded(error, [&]() -> Status {
     if (!device) return null_argument("device");
     std::memset(device, 0, sizeof *device);
-    if (kind == TILEWISE_CUDA)
-      return {Code::device, "this build has no CUDA kernels; accepted: the CPU (kind 0)"};
+    if (kind == TILEWISE_CUDA) {
+      const auto asked = cuda::query(index);
+      if (asked) *device = *asked;
+      return asked.status();
+    }
     if (kind != TILEWISE_CPU)
       return {Code::invalid, cat("device kind is ", kind, "; accepted: 0 (CPU), 1 (CUDA)")};
     if (index != 0) return {Code::invalid, cat("CPU index is ", index, "; accepted: 0")};

@@ -2,7 +2,9 @@
 #ifndef TILEWISE_API_CONTEXT_H_
 #define TILEWISE_API_CONTEXT_H_
 
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -16,16 +18,27 @@ struct tilewise_context {
   std::unique_ptr<tilewise::Executor> executor;
   tilewise::ThreadPool* pool = nullptr;  // the executor, where it is ours
   tilewise::Registry registry = tilewise::Registry::builtin();
-  tilewise_device_info device{};
+  tilewise_device_info cpu{};
+  tilewise_device_info device{};  // of tilewise_plan_for_context: the CPU, or the CUDA device of the options
   std::optional<tilewise::Tuning> tuning;
   std::string forced;
   mutable tilewise::PlanCache plans;
   std::unique_ptr<tilewise::WorkspacePool> workspaces;
 
-  tilewise::PlanRequest request(const tilewise_problem& problem, const tilewise_limits* limits) const;
+  tilewise::PlanRequest request(const tilewise_problem& problem, const tilewise_limits* limits) const {
+    return request(problem, limits, device);
+  }
+  tilewise::PlanRequest request(const tilewise_problem& problem, const tilewise_limits* limits,
+                                const tilewise_device_info& on) const;
+  // A CUDA device is asked once and remembered, its free memory too. `info` lives as long as the context.
+  tilewise::Status device_of(int32_t kind, int32_t index, const tilewise_device_info** info) const;
   void log(const char* line) const {
     if (options.log) options.log(options.log_user, line);
   }
+
+ private:
+  mutable std::mutex devices_mutex_;
+  mutable std::map<int32_t, tilewise_device_info> cuda_devices_;
 };
 
 #endif  // TILEWISE_API_CONTEXT_H_

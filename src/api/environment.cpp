@@ -21,6 +21,18 @@ std::string variable(const char* name) {
 }
 
 Status read_environment(tilewise_context_options* options, std::string* kernel, std::string* tuning) {
+  const std::string device = variable("TILEWISE_DEVICE");
+  if (device.rfind("cuda", 0) == 0) {
+    options->device_kind = TILEWISE_CUDA;
+    const char* end = device.data() + device.size();
+    const auto [stop, bad] = device.size() > 5
+                                 ? std::from_chars(device.data() + 5, end, options->device_index)
+                                 : std::from_chars_result{end, std::errc()};
+    if (bad != std::errc() || stop != end || device == "cuda:" || (device.size() > 4 && device[4] != ':'))
+      return {Code::invalid, cat("TILEWISE_DEVICE is \"", device, "\"; accepted: cpu, cuda, cuda:N")};
+  } else if (!device.empty() && device != "cpu") {
+    return {Code::invalid, cat("TILEWISE_DEVICE is \"", device, "\"; accepted: cpu, cuda, cuda:N")};
+  }
   const std::string threads = variable("TILEWISE_THREADS");
   if (!threads.empty()) {
     const auto [end, bad] =

@@ -5,17 +5,12 @@
 #include "api/check.h"
 #include "api/context.h"
 #include "core/half.h"
-#include "core/params.h"
+#include "core/merge.h"
 #include "core/softmax.h"
+#include "cuda/runtime.h"
 
 namespace tilewise {
 namespace {
-
-struct Parts {
-  RowTensor o, o_part;
-  RowStats lse, lse_part;
-  int64_t batch, rows, heads, dim;
-};
 
 // Storage types and their conversions; F16 and BF16 are both 16 bits in memory.
 struct F32 {
@@ -43,7 +38,7 @@ void with_type(DType dtype, Use&& use) {
 
 // A weight of 0 takes nothing: 0 * NaN must not spread from a part without keys.
 template <typename O, typename Part>
-void merge_row(const Parts& p, int64_t b, int64_t i, int64_t h) {
+void merge_row(const MergeParts& p, int64_t b, int64_t i, int64_t h) {
   float& lse = p.lse.data[b * p.lse.batch_stride + h * p.lse.head_stride + i * p.lse.row_stride];
   const float lse_part =
       p.lse_part.data[b * p.lse_part.batch_stride + h * p.lse_part.head_stride + i * p.lse_part.row_stride];
@@ -62,8 +57,8 @@ void merge_row(const Parts& p, int64_t b, int64_t i, int64_t h) {
 }
 
 Status bind(const tilewise_tensor& o, const tilewise_tensor& lse, const tilewise_tensor& o_part,
-            const tilewise_tensor& lse_part, Parts* parts) {
-  TensorChecks checks(TILEWISE_CPU);
+            const tilewise_tensor& lse_part, MergeParts* parts) {
+  TensorChecks checks(o.device_kind, o.device_index);  // all where o is
   if (!checks.require("o", o) || !checks.require("lse", lse) || !checks.require("o_part", o_part) ||
       !checks.require("lse_part", lse_part))
     return checks.take_status();
@@ -103,7 +98,7 @@ Status bind(const tilewise_tensor& o, const tilewise_tensor& lse, const tilewise
   return {};
 }
 
-void merge_all(const Parts& p, Executor& executor) {
+void merge_all(const MergeParts& p, Executor& executor) {
   constexpr int64_t kChunk = 64;  // rows a task
   const int64_t chunks = (p.rows + kChunk - 1) / kChunk;
   with_type(p.o.dtype, [&](auto o) {
@@ -123,7 +118,7 @@ void merge_all(const Parts& p, Executor& executor) {
 }  // namespace tilewise
 
 tilewise_code tilewise_merge(tilewise_context* context, const tilewise_tensor* o, const tilewise_tensor* lse,
-                             const tilewise_tensor* o_part, const tilewise_tensor* lse_part, void*,
+                             const tilewise_tensor* o_part, const tilewise_tensor* lse_part, void* stream,
                              tilewise_error* error) {
   using namespace tilewise;
   return guarded(error, [&]() -> Status {
@@ -132,8 +127,9 @@ tilewise_code tilewise_merge(tilewise_context* context, const tilewise_tensor* o
     if (!lse) return null_argument("lse");
     if (!o_part) return null_argument("o_part");
     if (!lse_part) return null_argument("lse_part");
-    Parts parts;
+    MergeParts parts;
     if (Status s = bind(*o, *lse, *o_part, *lse_part, &parts); !s.ok()) return s;
+    if (o->device_kind == TILEWISE_CUDA) return cuda::merge(o->device_index, stream, parts);
     merge_all(parts, *context->executor);
     return {};
   });

@@ -4,9 +4,11 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 
 #include "api/bind.h"
 #include "api/border.h"
+#include "cuda/runtime.h"
 
 namespace tilewise {
 namespace {
@@ -30,6 +32,12 @@ class WorkspaceUse {
   bool taken_;
 };
 
+}  // namespace
+
+bool needs_workspace(const Kernel& kernel, const tilewise_plan& plan) {
+  return plan.device_kind == TILEWISE_CPU || kernel.control || plan.workspace_bytes > TILEWISE_CONTROL_BYTES;
+}
+
 Status find_kernel(const tilewise_context& context, const tilewise_plan& plan, tilewise_direction direction,
                    const Kernel** kernel) {
   if (plan.struct_bytes != sizeof plan)
@@ -46,7 +54,10 @@ Status find_kernel(const tilewise_context& context, const tilewise_plan& plan, t
   return {};
 }
 
-Status check_workspace(const tilewise_plan& plan, const tilewise_workspace& w) {
+namespace {
+
+Status check_workspace(const Kernel& kernel, const tilewise_plan& plan, const tilewise_workspace& w) {
+  if (!needs_workspace(kernel, plan)) return {};
   if (!w.data)
     return {Code::invalid,
             cat("workspace is NULL; accepted: ", plan.workspace_bytes, " bytes, 256-byte aligned")};
@@ -101,13 +112,16 @@ Status run(const tilewise_context& context, const tilewise_plan& plan, const til
   const Kernel* kernel = nullptr;
   if (Status s = find_kernel(context, plan, direction, &kernel); !s.ok()) return s;
   Params params;
-  if (Status s = bind(plan.problem, plan.device_kind, tensors, &params); !s.ok()) return s;
+  if (Status s = bind(plan.problem, {plan.device_kind, plan.device_index}, tensors, &params); !s.ok())
+    return s;
   if (plan.device_kind == TILEWISE_CPU) {
     if (Status s = check_values(plan.problem, params, context.options.check_data != 0); !s.ok()) return s;
   }
-  if (Status s = check_workspace(plan, workspace); !s.ok()) return s;
-  const WorkspaceUse use(workspace.data);
-  if (!use.taken()) {
+  if (Status s = check_workspace(*kernel, plan, workspace); !s.ok()) return s;
+  // A device's control block is not the host's to look at; calls of one stream follow each other anyway.
+  std::optional<WorkspaceUse> use;
+  if (plan.device_kind == TILEWISE_CPU) use.emplace(workspace.data);
+  if (use && !use->taken()) {
     return {Code::invalid,
             "workspace is in use by another call, or its first 256 bytes were not zeroed; accepted: one "
             "call at a time, and zeros before the first"};
@@ -117,10 +131,13 @@ Status run(const tilewise_context& context, const tilewise_plan& plan, const til
   // once.
   const Schedule schedule{
       .threads = plan.threads, .tile_m = plan.tile_m, .tile_n = plan.tile_n, .num_splits = plan.num_splits};
-  const Launch launch{.executor = executor,
-                      .scratch = static_cast<char*>(workspace.data) + TILEWISE_CONTROL_BYTES,
-                      .scratch_bytes = plan.workspace_bytes - TILEWISE_CONTROL_BYTES,
-                      .stream = stream};
+  const Launch launch{
+      .executor = executor,
+      .control = workspace.data,
+      .scratch = workspace.data ? static_cast<char*>(workspace.data) + TILEWISE_CONTROL_BYTES : nullptr,
+      .scratch_bytes = plan.workspace_bytes - TILEWISE_CONTROL_BYTES,
+      .stream = stream,
+      .device_index = plan.device_index};
   if (context.options.log) log_call(context, *kernel, params, schedule, plan);
   return launch_kernel(*kernel, params, schedule, launch);
 }
@@ -158,7 +175,7 @@ tilewise_code tilewise_prepare(tilewise_context* context, const tilewise_plan* p
     const auto direction = static_cast<tilewise_direction>(plan->problem.direction);
     if (Status s = find_kernel(*context, *plan, direction, &kernel); !s.ok()) return s;
     if (context->pool && plan->threads > 1) context->pool->start();
-    return {};
+    return kernel->prepare ? kernel->prepare(*kernel, Problem(plan->problem), plan->device_index) : Status();
   });
 }
 
@@ -182,4 +199,35 @@ tilewise_code tilewise_backward(tilewise_context* context, const tilewise_plan* 
     if (!tensors) return null_argument("tensors");
     return run_backward(*context, *plan, *tensors, workspace, stream);
   });
+}
+
+tilewise_code tilewise_workspace_allocate(const tilewise_plan* plan, tilewise_workspace* workspace,
+                                          tilewise_error* error) {
+  return guarded(error, [&]() -> Status {
+    if (!plan) return null_argument("plan");
+    if (!workspace) return null_argument("workspace");
+    *workspace = {nullptr, 0};
+    const int64_t bytes = std::max<int64_t>(plan->workspace_bytes, TILEWISE_CONTROL_BYTES);
+    void* data = nullptr;
+    if (plan->device_kind == TILEWISE_CUDA) {
+      if (Status s = cuda::allocate(plan->device_index, bytes, &data); !s.ok()) return s;
+      if (Status s = cuda::fill(plan->device_index, data, 0, TILEWISE_CONTROL_BYTES); !s.ok()) {
+        cuda::release(plan->device_index, data);
+        return s;
+      }
+    } else {
+      data = ::operator new (static_cast<size_t>(bytes), std::align_val_t{TILEWISE_WORKSPACE_ALIGNMENT});
+      std::memset(data, 0, TILEWISE_CONTROL_BYTES);
+    }
+    *workspace = {data, bytes};
+    return {};
+  });
+}
+
+void tilewise_workspace_release(const tilewise_plan* plan, tilewise_workspace workspace) {
+  if (!plan || !workspace.data) return;
+  if (plan->device_kind == TILEWISE_CUDA)
+    cuda::release(plan->device_index, workspace.data);
+  else
+    ::operator delete (workspace.data, std::align_val_t{TILEWISE_WORKSPACE_ALIGNMENT});
 }

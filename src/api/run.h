@@ -6,6 +6,12 @@
 
 namespace tilewise {
 
+// The row of a plan, where the plan is for `direction`.
+Status find_kernel(const tilewise_context& context, const tilewise_plan& plan, tilewise_direction direction,
+                   const Kernel** kernel);
+// A CUDA row without scratch or control block takes a NULL workspace too.
+bool needs_workspace(const Kernel& kernel, const tilewise_plan& plan);
+
 Status run_forward(const tilewise_context& context, const tilewise_plan& plan,
                    const tilewise_tensors& tensors, tilewise_workspace workspace, void* stream);
 Status run_backward(const tilewise_context& context, const tilewise_plan& plan,

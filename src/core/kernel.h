@@ -16,7 +16,9 @@ namespace tilewise {
 enum class Op { forward, backward };
 
 // Instruction set or GPU architecture that a row was built for.
-enum class Target { reference, scalar, avx2, avx512, neon };
+enum class Target { reference, scalar, avx2, avx512, neon, simt, sm80, sm90 };
+
+constexpr bool is_cuda(Target target) { return target >= Target::simt; }
 
 // Decided at planning, read at running.
 struct Schedule {
@@ -29,13 +31,18 @@ struct Schedule {
 struct Estimate {
   double seconds = 0;
   double bytes = 0;  // moved to and from memory
+  // GPU: rounds of thread blocks over the multiprocessors, and the share of the tiles' work that no visible
+  // pair or dimension asked for; 0 waves = not said.
+  double waves = 0, waste = 0;
 };
 
 struct Launch {
   Executor* executor = nullptr;
-  void* scratch = nullptr;  // behind the control block; undefined on entry
+  void* control = nullptr;  // the workspace's control block
+  void* scratch = nullptr;  // behind it; undefined on entry
   int64_t scratch_bytes = 0;
   void* stream = nullptr;
+  int device_index = 0;
 };
 
 struct Kernel {
@@ -57,6 +64,13 @@ struct Kernel {
   // The one that belongs to `op` is set.
   Status (*forward)(const Kernel&, const ForwardParams&, const Schedule&, const Launch&);
   Status (*backward)(const Kernel&, const BackwardParams&, const Schedule&, const Launch&);
+
+  // Loads the kernel and sets its limits on a device, so that a captured or timed call need not; null =
+  // nothing to do.
+  Status (*prepare)(const Kernel&, const Problem&, int device_index) = nullptr;
+  // Uses the workspace's control block (CPU calls always do, to see a second call).
+  bool control = false;
+  const void* facts = nullptr;  // what the row's own room knows besides
 };
 
 }  // namespace tilewise

@@ -7,7 +7,8 @@
 
 #include <cstdint>
 
-#include "tilewise/tensor.h"
+#include "core/hd.h"
+#include "tilewise/dtype.h"
 
 namespace tilewise {
 
@@ -65,8 +66,11 @@ struct ForwardParams {
 
   uint32_t dropout_threshold = 0;  // of 65536; 0 = none (core/dropout.h)
   uint64_t dropout_seed = 0, dropout_offset = 0;
+  // Where seed and offset live on the kernel's device: read there instead of the two above; null = by value.
+  const uint64_t* dropout_state = nullptr;
+  int64_t dropout_state_stride = 1;
 
-  int64_t group() const { return heads_q / heads_kv; }
+  TILEWISE_HD int64_t group() const { return heads_q / heads_kv; }
 };
 
 struct BackwardParams : ForwardParams {

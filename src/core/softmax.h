@@ -31,5 +31,23 @@ TILEWISE_HD inline MergeWeights merge_weights(float lse_a, float lse_b) {
   return {wa / sum, wb / sum, top + std::log(sum)};
 }
 
+// How a row ends: its lse, and what its O is multiplied by, 0 where O is 0.
+struct RowEnd {
+  float factor = 0.0f, lse = kNegativeInfinity;
+};
+
+// `top` is the running maximum in natural units, `sum` that of e^(score - top), `sink` -inf where there is
+// none. In double: a row's sink may be far from its scores. A row whose only scores are NaN has no maximum,
+// but its sum is NaN.
+TILEWISE_HD inline RowEnd finish_row(float top, float sum, float sink) {
+  if (top == kNegativeInfinity && sum == 0.0f) return {0.0f, sink};
+  const double keys = static_cast<double>(top) + static_cast<double>(std::log(sum));
+  if (sink == kNegativeInfinity) return {1.0f / sum, static_cast<float>(keys)};
+  const double larger = keys > static_cast<double>(sink) ? keys : static_cast<double>(sink);
+  const double all =
+      larger + std::log(std::exp(keys - larger) + std::exp(static_cast<double>(sink) - larger));
+  return {1.0f / sum * static_cast<float>(std::exp(keys - all)), static_cast<float>(all)};
+}
+
 }  // namespace tilewise
 #endif  // TILEWISE_CORE_SOFTMAX_H_

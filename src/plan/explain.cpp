@@ -43,7 +43,10 @@ std::string wants_text(int32_t wants) {
 std::string prediction(const Candidate& c) {
   return cat(fixed_text(c.estimate.seconds * 1e3, 3), " ms predicted, ", bytes_text(c.estimate.bytes),
              " moved, ", bytes_text(static_cast<double>(c.workspace_bytes)), " workspace, tile ",
-             c.schedule.tile_m, "x", c.schedule.tile_n, ", ", c.schedule.threads, " threads",
+             c.schedule.tile_m, "x", c.schedule.tile_n, ", ",
+             c.estimate.waves > 0 ? cat(number_text(c.estimate.waves, 3), " waves, ",
+                                        fixed_text(100 * c.estimate.waste, 1), " % of the tiles' work wasted")
+                                  : cat(c.schedule.threads, " threads"),
              c.schedule.num_splits > 1 ? cat(", ", c.schedule.num_splits, " key chunks") : std::string());
 }
 
@@ -116,20 +119,20 @@ std::string print_plan(const tilewise_plan& plan) {
 
 bool plan_equal(const tilewise_plan& a, const tilewise_plan& b) {
   return a.struct_bytes == b.struct_bytes && a.kernel_index == b.kernel_index &&
-         problem_equal(a.problem, b.problem) && a.device_kind == b.device_kind && a.threads == b.threads &&
-         a.tile_m == b.tile_m && a.tile_n == b.tile_n && a.num_splits == b.num_splits &&
-         a.from_tuning == b.from_tuning && a.workspace_bytes == b.workspace_bytes &&
-         a.predicted_ms == b.predicted_ms && a.predicted_bytes == b.predicted_bytes &&
-         std::strncmp(a.kernel, b.kernel, sizeof a.kernel) == 0;
+         problem_equal(a.problem, b.problem) && a.device_kind == b.device_kind &&
+         a.device_index == b.device_index && a.threads == b.threads && a.tile_m == b.tile_m &&
+         a.tile_n == b.tile_n && a.num_splits == b.num_splits && a.from_tuning == b.from_tuning &&
+         a.workspace_bytes == b.workspace_bytes && a.predicted_ms == b.predicted_ms &&
+         a.predicted_bytes == b.predicted_bytes && std::strncmp(a.kernel, b.kernel, sizeof a.kernel) == 0;
 }
 
 std::string explain(const PlanRequest& r) {
   const Choice choice = choose(r);
   if (choice.candidates.empty()) return choice.status.message() + "\n";
-  std::string text = cat(
-      "problem: ", print_problem(r.problem), "\n         ", number_text(operations(r.problem) * 1e-9),
-      " Gflop over visible pairs, ", bytes_text(ideal_bytes(r.problem)), " if each tensor is moved once\n",
-      "device:  ", r.device.name, ", ", r.device.cores, " cores, ", isa_text(r.device.isa), "\n");
+  std::string text =
+      cat("problem: ", print_problem(r.problem), "\n         ", number_text(operations(r.problem) * 1e-9),
+          " Gflop over visible pairs, ", bytes_text(ideal_bytes(r.problem)),
+          " if each tensor is moved once\n", "device:  ", device_text(r.device), "\n");
   size_t width = 0;
   for (const Candidate& c : choice.candidates) width = std::max(width, std::strlen(c.kernel->name));
   int rank = 0;

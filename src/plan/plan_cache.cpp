@@ -6,11 +6,20 @@
 
 namespace tilewise {
 
-bool PlanCache::find(const tilewise_problem& problem, tilewise_plan* plan) {
+namespace {
+
+bool serves(const tilewise_plan& plan, const tilewise_problem& problem, int32_t kind, int32_t index) {
+  return plan.device_kind == kind && plan.device_index == index && problem_equal(plan.problem, problem);
+}
+
+}  // namespace
+
+bool PlanCache::find(const tilewise_problem& problem, int32_t device_kind, int32_t device_index,
+                     tilewise_plan* plan) {
   const uint64_t hash = problem_hash(problem);
   std::lock_guard lock(mutex_);
   for (Entry& entry : entries_) {
-    if (entry.hash == hash && problem_equal(entry.plan.problem, problem)) {
+    if (entry.hash == hash && serves(entry.plan, problem, device_kind, device_index)) {
       entry.used = ++clock_;
       *plan = entry.plan;
       return true;
@@ -23,7 +32,7 @@ void PlanCache::store(const tilewise_plan& plan) {
   const uint64_t hash = problem_hash(plan.problem);
   std::lock_guard lock(mutex_);
   for (Entry& entry : entries_) {
-    if (entry.hash == hash && problem_equal(entry.plan.problem, plan.problem)) {
+    if (entry.hash == hash && serves(entry.plan, plan.problem, plan.device_kind, plan.device_index)) {
       entry = {hash, ++clock_, plan};
       return;
     }

@@ -1,5 +1,5 @@
-// PlanCache: the last plans of the one-call form, by problem. Bounded, least recently used goes first; safe
-// from many threads.
+// PlanCache: the last plans of the one-call form, by problem and device. Bounded, least recently used goes
+// first; safe from many threads.
 #ifndef TILEWISE_PLAN_PLAN_CACHE_H_
 #define TILEWISE_PLAN_PLAN_CACHE_H_
 
@@ -15,7 +15,7 @@ class PlanCache {
  public:
   static constexpr size_t kCapacity = 64;
 
-  bool find(const tilewise_problem& problem, tilewise_plan* plan);
+  bool find(const tilewise_problem& problem, int32_t device_kind, int32_t device_index, tilewise_plan* plan);
   void store(const tilewise_plan& plan);
   size_t size() const;
 

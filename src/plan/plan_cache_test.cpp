@@ -23,13 +23,13 @@ TEST(PlanCache, BoundedAndLeastRecentlyUsedGoesFirst) {
   PlanCache cache;
   tilewise_plan found;
   for (int64_t i = 0; i < 64; ++i) cache.store(plan_of(i));
-  EXPECT_TRUE(cache.find(made_up::problem(0), &found));  // now the newest
+  EXPECT_TRUE(cache.find(made_up::problem(0), TILEWISE_CPU, 0, &found));  // now the newest
   for (int64_t i = 64; i < 100; ++i) cache.store(plan_of(i));
   EXPECT_EQ(cache.size(), PlanCache::kCapacity);
-  EXPECT_TRUE(cache.find(made_up::problem(0), &found));
+  EXPECT_TRUE(cache.find(made_up::problem(0), TILEWISE_CPU, 0, &found));
   EXPECT_EQ(found.workspace_bytes, 0);
-  EXPECT_FALSE(cache.find(made_up::problem(1), &found));
-  EXPECT_TRUE(cache.find(made_up::problem(99), &found));
+  EXPECT_FALSE(cache.find(made_up::problem(1), TILEWISE_CPU, 0, &found));
+  EXPECT_TRUE(cache.find(made_up::problem(99), TILEWISE_CPU, 0, &found));
   EXPECT_EQ(found.workspace_bytes, 99);
 }
 
@@ -41,10 +41,11 @@ TEST(PlanCache, KeysByFieldsNotByPadding) {
   tilewise_plan found;
   Problem nan = clean;
   nan.softmax_scale = -std::nanf("7");  // another NaN is the same default
-  EXPECT_TRUE(cache.find(nan, &found));
+  EXPECT_TRUE(cache.find(nan, TILEWISE_CPU, 0, &found));
   Problem other = clean;
   other.window_left = 3;
-  EXPECT_FALSE(cache.find(other, &found));
+  EXPECT_FALSE(cache.find(other, TILEWISE_CPU, 0, &found));
+  EXPECT_FALSE(cache.find(nan, TILEWISE_CUDA, 0, &found)) << "a plan of another device";
 }
 
 TEST(PlanCache, ManyThreads) {
@@ -54,7 +55,7 @@ TEST(PlanCache, ManyThreads) {
     threads.emplace_back([&, t] {
       for (int64_t i = 0; i < 500; ++i) {
         tilewise_plan found;
-        if (cache.find(made_up::problem((i * 7 + t) % 90), &found)) {
+        if (cache.find(made_up::problem((i * 7 + t) % 90), TILEWISE_CPU, 0, &found)) {
           EXPECT_EQ(found.workspace_bytes, (i * 7 + t) % 90);
         } else {
           cache.store(plan_of((i * 7 + t) % 90));

@@ -22,6 +22,10 @@ uint64_t isa_bit(Target target) {
       return TILEWISE_ISA_AVX512;
     case Target::neon:
       return TILEWISE_ISA_NEON;
+    case Target::simt:
+    case Target::sm80:
+    case Target::sm90:
+      return 0;  // a compute capability: the row's own rule
   }
   return 0;
 }
@@ -31,7 +35,8 @@ std::string refusal_of(const Kernel& kernel, const PlanRequest& r) {
   const tilewise_problem& p = r.problem;
   if (kernel.target == Target::reference && r.forced.empty())
     return "the oracle in double precision runs only when it is forced by name";
-  if (r.device.kind != TILEWISE_CPU) return cat("needs a CPU; given device ", r.device.name);
+  if (is_cuda(kernel.target) != (r.device.kind == TILEWISE_CUDA))
+    return cat("needs a ", is_cuda(kernel.target) ? "CUDA device" : "CPU", "; given device ", r.device.name);
   const uint64_t bit = isa_bit(kernel.target);
   if (bit && !(r.device.isa & bit))
     return cat("needs ", name_of(kernel.target), "; this device has ", isa_text(r.device.isa));
@@ -158,8 +163,20 @@ const char* name_of(Target target) {
       return "avx512";
     case Target::neon:
       return "neon";
+    case Target::simt:
+      return "simt";
+    case Target::sm80:
+      return "sm80";
+    case Target::sm90:
+      return "sm90";
   }
   return "unknown";
+}
+
+std::string device_text(const tilewise_device_info& d) {
+  if (d.kind == TILEWISE_CUDA)
+    return cat(d.name, ", ", d.cores, " multiprocessors, compute capability ", d.isa / 10, ".", d.isa % 10);
+  return cat(d.name, ", ", d.cores, " cores, ", isa_text(d.isa));
 }
 
 std::string isa_text(uint64_t isa) {
@@ -214,6 +231,7 @@ Status make_plan(const PlanRequest& request, tilewise_plan* plan) {
   plan->kernel_index = best.index;
   plan->problem = request.problem;
   plan->device_kind = request.device.kind;
+  plan->device_index = request.device.index;
   plan->threads = best.schedule.threads;
   plan->tile_m = best.schedule.tile_m;
   plan->tile_n = best.schedule.tile_n;

@@ -53,6 +53,8 @@ bool plan_equal(const tilewise_plan& a, const tilewise_plan& b);
 const char* name_of(Target target);
 // "avx2 scalar" for the bits of tilewise_isa.
 std::string isa_text(uint64_t isa);
+// "NVIDIA H200, 132 multiprocessors, compute capability 9.0"
+std::string device_text(const tilewise_device_info& device);
 
 }  // namespace tilewise
 #endif  // TILEWISE_PLAN_PLANNER_H_

@@ -2,6 +2,7 @@
 
 #include "core/text.h"
 #include "cpu/kernels.h"
+#include "cuda/kernels.h"
 #include "reference/kernels.h"
 
 namespace tilewise {
@@ -11,6 +12,7 @@ const Registry& Registry::builtin() {
     Registry r;
     r.add(reference_kernels());
     r.add(cpu_kernels());
+    r.add(cuda_kernels());
     return r;
   }();
   return registry;

@@ -14,7 +14,7 @@ namespace tilewise {
 class Registry {
  public:
   Registry() = default;
-  static const Registry& builtin();  // reference and cpu rows, in that order
+  static const Registry& builtin();  // reference, cpu and cuda rows, in that order
 
   void add(std::span<const Kernel> table);
   std::span<const Kernel* const> rows() const { return rows_; }

@@ -32,6 +32,9 @@ class CaseTensor {
   DType dtype() const { return view_.type(); }
 
   void fill(Poison poison);
+  // All of its memory, guards too.
+  std::byte* memory() { return memory_.get(); }
+  int64_t memory_bytes() const { return bytes_ + 2 * kGuard; }
   // Keeps a copy, to find out later what was changed.
   void remember();
   // Empty, or what was changed since remember() outside `owned` (element offsets from data()).

@@ -16,6 +16,13 @@ double seconds_of(clockid_t clock) {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
+// One sample by the candidate's own clock, in seconds; NaN where it failed.
+double timed_seconds(Candidate& candidate, Timing& timing) {
+  const auto ms = candidate.timed();
+  timing.status = ms.status();
+  return ms ? 1e-3 * *ms : NAN;
+}
+
 // Warms a candidate up and returns the seconds of its fastest call.
 double warm_up(Candidate& candidate, int calls, Timing& timing) {
   double fastest = INFINITY;
@@ -23,6 +30,11 @@ double warm_up(Candidate& candidate, int calls, Timing& timing) {
   if (candidate.before) candidate.before();
   for (int i = 0; calls < 0 ? (i < 2 || (wall_seconds() - start < kWarmup && i < 1000)) : i < calls; ++i) {
     const double begin = wall_seconds();
+    if (candidate.timed) {
+      fastest = std::min(fastest, timed_seconds(candidate, timing));
+      if (!timing.status) break;
+      continue;
+    }
     timing.status = candidate.run();
     if (!timing.status) break;
     fastest = std::min(fastest, wall_seconds() - begin);
@@ -33,6 +45,13 @@ double warm_up(Candidate& candidate, int calls, Timing& timing) {
 }
 
 void sample(Candidate& candidate, Timing& timing, std::vector<double>& cpu_ms) {
+  if (candidate.timed) {
+    const double seconds = timed_seconds(candidate, timing);
+    if (!timing.status) return;
+    timing.samples_ms.push_back(1e3 * seconds);
+    cpu_ms.push_back(0);
+    return;
+  }
   if (candidate.before) candidate.before();
   if (timing.inner > 1) timing.status = candidate.run();  // the others left the caches to it
   const double cpu = cpu_seconds(), begin = wall_seconds();
@@ -62,7 +81,7 @@ std::vector<Timing> measure(std::span<Candidate> candidates, const MeasureOption
   for (size_t c = 0; c < candidates.size(); ++c) {
     const double call = warm_up(candidates[c], options.warmup, timings[c]);
     if (call > 0) timings[c].inner = std::max(1, static_cast<int>(std::ceil(kShortestSample / call)));
-    if (options.warmup == 0 || call <= 0) timings[c].inner = 1;
+    if (options.warmup == 0 || call <= 0 || candidates[c].timed) timings[c].inner = 1;
     a_round += call * timings[c].inner;
   }
   int rounds = options.repeats;

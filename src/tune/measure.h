@@ -17,6 +17,8 @@ struct Candidate {
   std::function<Status()> run;     // one call; what is timed
   std::function<void()> before{};  // untimed, around each sample: wake or park a rival's threads
   std::function<void()> after{};
+  // Milliseconds of one call by a clock of its own (a GPU's); replaces `run` and the wall clock.
+  std::function<Expected<double>()> timed{};
 };
 
 // Of one call, milliseconds. A sample is the mean of `inner` calls in a row: calls too short for the clock.

@@ -2,8 +2,10 @@
 
 #include <utility>
 
+#include "api/context.h"
 #include "core/dropout.h"
 #include "core/half.h"
+#include "cuda/runtime.h"
 
 namespace tilewise::tune {
 namespace {
@@ -40,12 +42,17 @@ Problem make_problem(const ProblemSize& size) {
   p.position = static_cast<int32_t>(size.position);
   p.window_left = size.window_left;
   p.window_right = size.window_right;
-  p.alignment = kAlign;
-  while (p.alignment > 1 && (size.head_dim * bits_of(size.dtype) / 8 % p.alignment != 0 ||
-                             size.head_dim_v * bits_of(size.dtype) / 8 % p.alignment != 0))
-    p.alignment /= 2;
+  p.alignment = alignment_of(size.dtype, size.head_dim, size.head_dim_v);
   if (size.direction == Direction::backward) p.wants = TILEWISE_WANT_DQ | TILEWISE_WANT_DK | TILEWISE_WANT_DV;
   return p;
+}
+
+int32_t alignment_of(DType dtype, int64_t head_dim, int64_t head_dim_v) {
+  int32_t alignment = kAlign;
+  while (alignment > 1 &&
+         (head_dim * bits_of(dtype) / 8 % alignment != 0 || head_dim_v * bits_of(dtype) / 8 % alignment != 0))
+    alignment /= 2;
+  return alignment;
 }
 
 void fill_normal(void* data, DType dtype, int64_t count, uint64_t seed) {
@@ -84,7 +91,7 @@ bool ProblemData::add(tilewise_tensor& tensor, DType dtype, std::initializer_lis
   return true;
 }
 
-Expected<ProblemData> ProblemData::make(const Problem& p, uint64_t seed) {
+Expected<ProblemData> ProblemData::make(const Context& context, const Problem& p, uint64_t seed) {
   ProblemData data;
   data.problem_ = p;
   Tensors& t = data.tensors_;
@@ -109,7 +116,18 @@ Expected<ProblemData> ProblemData::make(const Problem& p, uint64_t seed) {
     const uint64_t own = mix64(seed + 0x632be59bd9b4e019ull * ++stream);
     if (tensor->data) fill_normal(tensor->data, dtype, count, own);
   }
+  const tilewise_device_info& device = context.get()->device;
+  if (device.kind == TILEWISE_CUDA) {
+    data.mirror_ = std::make_unique<cuda::Mirror>(device.index);
+    data.mirror_->add(t);
+    if (Status s = data.mirror_->upload(); !s.ok()) return s;
+    data.twins_ = data.mirror_->twins(t);
+  }
   return data;
+}
+
+Status ProblemData::fetch(tilewise_tensor Tensors::*tensor) const {
+  return mirror_ ? mirror_->download(tensors_.*tensor) : Status();
 }
 
 Status ProblemData::fill_forward(const Context& context) {
@@ -118,9 +136,12 @@ Status ProblemData::fill_forward(const Context& context) {
   forward.wants = 0;
   forward.features |= TILEWISE_HAS_LSE;
   Tensors t{};
-  t.q = tensors_.q, t.k = tensors_.k, t.v = tensors_.v, t.o = tensors_.o, t.lse = tensors_.lse;
+  const Tensors& all = tensors();
+  t.q = all.q, t.k = all.k, t.v = all.v, t.o = all.o, t.lse = all.lse;
   auto call = PlannedCall::make(context, forward, t);
-  return call ? call->run() : call.status();
+  if (!call) return call.status();
+  if (Status s = call->run(); !s.ok()) return s;
+  return call->wait();
 }
 
 PlannedCall::PlannedCall(const Context& context, const Plan& plan, const Tensors& tensors,
@@ -135,12 +156,19 @@ Expected<PlannedCall> PlannedCall::make(const Context& context, const Problem& p
   auto made = tilewise::plan(problem, context, limits);
   if (!made) return made.status();
   if (Status status = prepare(context, *made); !status) return status;
-  return PlannedCall(context, *made, tensors, Workspace(*made));
+  auto workspace = Workspace::make(*made);
+  if (!workspace) return workspace.status();
+  return PlannedCall(context, *made, tensors, std::move(*workspace));
 }
 
-Status PlannedCall::run() const {
-  return plan_.problem.direction == TILEWISE_BACKWARD ? backward(*context_, plan_, tensors_, workspace_)
-                                                      : forward(*context_, plan_, tensors_, workspace_);
+Status PlannedCall::run(void* stream) const {
+  return plan_.problem.direction == TILEWISE_BACKWARD
+             ? backward(*context_, plan_, tensors_, workspace_, stream)
+             : forward(*context_, plan_, tensors_, workspace_, stream);
+}
+
+Status PlannedCall::wait() const {
+  return plan_.device_kind == TILEWISE_CUDA ? cuda::synchronize(plan_.device_index) : Status();
 }
 
 }  // namespace tilewise::tune

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/pages.h"
+#include "cuda/mirror.h"
 #include "tilewise/attention.h"
 
 namespace tilewise::tune {
@@ -24,15 +25,21 @@ struct ProblemSize {
   int64_t window_left = -1, window_right = -1;
 };
 Problem make_problem(const ProblemSize& size);
+// What row-major tensors of these sizes are aligned to, at most a cache line.
+int32_t alignment_of(DType dtype, int64_t head_dim, int64_t head_dim_v);
 
 // Row-major tensors of q, k, v, o, lse and, for backward, dout, dq, dk, dv: 64-byte aligned, standard normal
 // numbers from `seed`. For backward o and lse are filled by `fill_forward`.
 class ProblemData {
  public:
   static int64_t bytes_of(const Problem& problem);
-  static Expected<ProblemData> make(const Problem& problem, uint64_t seed);
+  // On the context's device.
+  static Expected<ProblemData> make(const Context& context, const Problem& problem, uint64_t seed);
 
-  const Tensors& tensors() const { return tensors_; }
+  const Tensors& tensors() const { return mirror_ ? twins_ : tensors_; }
+  // A tensor of tensors() as host memory holds it: copied back from a device.
+  Status fetch(tilewise_tensor Tensors::*tensor) const;
+  const Tensors& host_tensors() const { return tensors_; }
   // Runs the forward pass on `context`, so that o and lse belong to q, k and v.
   Status fill_forward(const Context& context);
 
@@ -43,6 +50,8 @@ class ProblemData {
   Problem problem_;
   Tensors tensors_{};
   std::vector<Pages> memory_;
+  std::unique_ptr<cuda::Mirror> mirror_;  // null on the CPU
+  Tensors twins_{};
 };
 
 // `count` standard normal numbers (a sum of four uniform ones) in storage `dtype`; element i depends on seed
@@ -60,7 +69,8 @@ class PlannedCall {
   static Expected<PlannedCall> make(const Context& context, const Problem& problem, const Tensors& tensors,
                                     const char* kernel = nullptr, int threads = 0);
   const Plan& plan() const { return plan_; }
-  Status run() const;
+  Status run(void* stream = nullptr) const;  // on a CUDA device: returns when it is enqueued
+  Status wait() const;                       // for what was enqueued, and for what failed there
 
  private:
   PlannedCall(const Context& context, const Plan& plan, const Tensors& tensors, Workspace workspace);

@@ -42,7 +42,9 @@ TEST(ProblemData, MakesEveryTensorOfADirectionAlignedAndOfTheRightSize) {
   size.batch = 2, size.heads_q = 4, size.heads_kv = 2, size.head_dim = 24, size.head_dim_v = 40;
   size.seqlen_q = 5, size.seqlen_kv = 9;
   const Problem p = make_problem(size);
-  const auto data = ProblemData::make(p, 1);
+  const auto context = Context::create();
+  ASSERT_TRUE(context.ok());
+  const auto data = ProblemData::make(*context, p, 1);
   ASSERT_TRUE(data.ok()) << data.status().message();
   const Tensors& t = data->tensors();
   for (const tilewise_tensor* tensor : {&t.q, &t.k, &t.v, &t.o, &t.lse, &t.dout, &t.dq, &t.dk, &t.dv}) {
@@ -65,7 +67,7 @@ TEST(PlannedCall, RunsBothDirections) {
     size.heads_q = size.heads_kv = 2, size.head_dim = size.head_dim_v = 16,
     size.seqlen_q = size.seqlen_kv = 20;
     const Problem p = make_problem(size);
-    auto data = ProblemData::make(p, 1);
+    auto data = ProblemData::make(*context, p, 1);
     ASSERT_TRUE(data.ok());
     if (direction == Direction::backward) {
       const Status filled = data->fill_forward(*context);

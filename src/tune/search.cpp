@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -13,6 +14,28 @@
 
 namespace tilewise::tune {
 
+Status time_on_device(std::span<const PlannedCall> calls, std::span<Candidate> candidates,
+                      std::deque<cuda::GraphTimer>* graphs) {
+  constexpr double kLongEnough = 1.0, kMostCalls = 100;  // ms of a replay, and calls in it
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const auto capture = [&](int count) {
+      return cuda::GraphTimer::capture(calls[i].plan().device_index, count,
+                                       [call = &calls[i]](void* stream) { return call->run(stream); });
+    };
+    auto one = capture(1);
+    if (!one) return one.status();
+    if (auto warm = one->milliseconds(); !warm) return warm.status();
+    const auto ms = one->milliseconds();
+    if (!ms) return ms.status();
+    auto many =
+        capture(static_cast<int>(std::clamp(std::ceil(kLongEnough / std::max(*ms, 1e-3)), 1.0, kMostCalls)));
+    if (!many) return many.status();
+    graphs->push_back(std::move(*many));
+    candidates[i].timed = [graph = &graphs->back()] { return graph->milliseconds(); };
+  }
+  return {};
+}
+
 Expected<std::vector<KernelTime>> time_kernels(const Context& context, const ProblemSize& size, int threads,
                                                uint64_t seed, const MeasureOptions& options) {
   const Problem problem = make_problem(size);
@@ -20,7 +43,7 @@ Expected<std::vector<KernelTime>> time_kernels(const Context& context, const Pro
   limits.threads = threads;
   const Choice choice = choose(context.get()->request(problem, &limits));
   if (choice.usable == 0) return choice.status;
-  auto data = ProblemData::make(problem, seed);
+  auto data = ProblemData::make(context, problem, seed);
   if (!data) return data.status();
   if (size.direction == Direction::backward)
     if (Status status = data->fill_forward(context); !status) return status;
@@ -38,7 +61,13 @@ Expected<std::vector<KernelTime>> time_kernels(const Context& context, const Pro
   if (calls.empty()) return Status(Code::unsupported, "only the oracle's kernels can run it");
   std::vector<Candidate> candidates;
   for (size_t i = 0; i < calls.size(); ++i)
-    candidates.push_back({times[i].kernel, [call = &calls[i]] { return call->run(); }});
+    candidates.push_back({times[i].kernel, [call = &calls[i]] {
+                            const Status status = call->run();
+                            return status.ok() ? call->wait() : status;
+                          }});
+  std::deque<cuda::GraphTimer> graphs;
+  if (context.get()->device.kind == TILEWISE_CUDA)
+    if (Status s = time_on_device(calls, candidates, &graphs); !s.ok()) return s;
   auto timings = measure(candidates, options);
   for (size_t i = 0; i < times.size(); ++i) {
     if (!timings[i].status) return timings[i].status;

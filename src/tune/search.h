@@ -2,10 +2,13 @@
 #ifndef TILEWISE_TUNE_SEARCH_H_
 #define TILEWISE_TUNE_SEARCH_H_
 
+#include <deque>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "cuda/runtime.h"
 #include "plan/tuning.h"
 #include "tune/measure.h"
 #include "tune/problem_data.h"
@@ -16,6 +19,11 @@ struct KernelTime {
   std::string kernel;
   Timing timing;
 };
+
+// Gives each candidate a graph of its call, replayed and timed by the device: enough calls a replay for its
+// clock. `graphs` owns them.
+Status time_on_device(std::span<const PlannedCall> calls, std::span<Candidate> candidates,
+                      std::deque<cuda::GraphTimer>* graphs);
 
 // Every kernel that does not refuse, the oracle's rows aside, timed in turns; fastest median first. Where
 // none can run: the planner's reasons.

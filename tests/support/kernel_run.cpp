@@ -12,6 +12,8 @@
 #include <sstream>
 
 #include "core/text.h"
+#include "cuda/mirror.h"
+#include "cuda/runtime.h"
 #include "plan/registry.h"
 #include "reference/elements.h"
 
@@ -39,6 +41,8 @@ class GuardedWorkspace {
   GuardedWorkspace& operator=(const GuardedWorkspace&) = delete;
 
   tilewise_workspace view() { return {memory_ + kGuard, static_cast<int64_t>(bytes_)}; }
+  std::byte* memory() { return memory_; }
+  int64_t memory_bytes() const { return static_cast<int64_t>(bytes_ + 2 * kGuard); }
   std::string damage() const {
     for (size_t n = 0; n < kGuard; ++n) {
       if (memory_[n] != kGuardByte) return "written before the workspace";
@@ -83,13 +87,52 @@ LoggedContext& shared_context() {
   return logged;
 }
 
+const Expected<DeviceInfo>& cuda_device() {
+  static const Expected<DeviceInfo> device = DeviceInfo::query(TILEWISE_CUDA, 0);
+  return device;
+}
+
+namespace {
+
+Status launch(const Context& context, const Plan& plan, const Tensors& tensors, tilewise_workspace workspace,
+              Direction direction) {
+  return direction == Direction::forward ? forward(context, plan, tensors, workspace)
+                                         : backward(context, plan, tensors, workspace);
+}
+
+// Copies the case's memory, guards and all, to the device, runs there, and brings all of it back, so that
+// what a kernel wrote where it must not is seen.
+Status run_on_device(const Context& context, const Plan& plan, CaseData& data, GuardedWorkspace& workspace,
+                     Direction direction) {
+  static cuda::Mirror mirror(plan.device_index);
+  mirror.clear();
+  data.for_each_tensor([&](const char*, CaseTensor& t) { mirror.add(t.memory(), t.memory_bytes()); });
+  mirror.add(workspace.memory(), workspace.memory_bytes());
+  if (Status s = mirror.upload(); !s.ok()) return s;
+  const tilewise_workspace host = workspace.view();
+  const Tensor block = mirror.twin(Tensor(host.data, DType::boolean, {host.bytes}));
+  if (Status s =
+          launch(context, plan, mirror.twins(data.tensors(direction)), {block.data, host.bytes}, direction);
+      !s.ok())
+    return s;
+  Status status = cuda::synchronize(plan.device_index);
+  data.for_each_tensor([&](const char*, CaseTensor& t) {
+    if (status.ok()) status = mirror.download(t.memory(), t.memory_bytes());
+  });
+  return status.ok() ? mirror.download(workspace.memory(), workspace.memory_bytes()) : status;
+}
+
+}  // namespace
+
 RunResult run_kernel(LoggedContext& logged, const char* kernel, CaseData& data, Direction direction,
                      const RunOptions& options) {
   RunResult result;
   Limits limits;
   limits.kernel = kernel;
   limits.threads = options.threads;
-  const auto plan = tilewise::plan(data.problem(direction), logged.context(), limits);
+  const Problem problem = data.problem(direction);
+  const auto plan = options.device ? tilewise::plan(problem, *options.device, limits)
+                                   : tilewise::plan(problem, logged.context(), limits);
   if (!plan) {
     if (plan.status().code() == Code::unsupported && kernel != nullptr) {
       result.refusal = plan.status().message();
@@ -108,12 +151,12 @@ RunResult run_kernel(LoggedContext& logged, const char* kernel, CaseData& data, 
 
   GuardedWorkspace workspace(plan->workspace_bytes, options.poison);
   data.poison_outputs(direction, options.poison);
-  const Tensors tensors = data.tensors(direction);
   Status status = prepare(logged.context(), *plan);
   logged.clear();
   if (status) {
-    status = direction == Direction::forward ? forward(logged.context(), *plan, tensors, workspace.view())
-                                             : backward(logged.context(), *plan, tensors, workspace.view());
+    status = options.device
+                 ? run_on_device(logged.context(), *plan, data, workspace, direction)
+                 : launch(logged.context(), *plan, data.tensors(direction), workspace.view(), direction);
   }
   result.ran = status.ok();
   if (!status) {
@@ -130,10 +173,11 @@ RunResult run_kernel(LoggedContext& logged, const char* kernel, CaseData& data, 
   return result;
 }
 
-std::vector<const Kernel*> kernels_of(Direction direction) {
+std::vector<const Kernel*> kernels_of(Direction direction, bool cuda) {
   std::vector<const Kernel*> kernels;
   for (const Kernel* kernel : Registry::builtin().rows()) {
-    if ((kernel->op == Op::forward) == (direction == Direction::forward)) kernels.push_back(kernel);
+    const bool serves = (kernel->op == Op::forward) == (direction == Direction::forward);
+    if (serves && is_cuda(kernel->target) == cuda) kernels.push_back(kernel);
   }
   return kernels;
 }

@@ -27,9 +27,14 @@ class LoggedContext {
 
 LoggedContext& shared_context();
 
+// The first CUDA device, or why there is none.
+const Expected<DeviceInfo>& cuda_device();
+
 struct RunOptions {
   int threads = 1;
   Poison poison = Poison::nan;
+  const DeviceInfo* device =
+      nullptr;  // a CUDA device, to which the data is copied and from which it comes back
 };
 
 struct RunResult {
@@ -42,8 +47,8 @@ struct RunResult {
 RunResult run_kernel(LoggedContext& logged, const char* kernel, CaseData& data, Direction direction,
                      const RunOptions& options = {});
 
-// The kernels of the table that serve a direction.
-std::vector<const Kernel*> kernels_of(Direction direction);
+// The kernels of the table that serve a direction on a CPU, or on a CUDA device.
+std::vector<const Kernel*> kernels_of(Direction direction, bool cuda = false);
 
 // Bytes of all owned output elements, to compare runs bit by bit.
 std::vector<std::byte> output_bits(CaseData& data, Direction direction, const Expectation& expectation);

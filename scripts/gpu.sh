@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# On a machine with an NVIDIA GPU: scripts/gpu.sh FOLDER [tests | sanitize | bench]...    (all three unless named)
+#   build     where nvcc and CMake are here; else what stands in build/ is used
+#   tests     every CUDA row on every case that it does not refuse, side by side; random problems
+#   sanitize  memcheck, initcheck, synccheck and racecheck over one case for each code path
+#   bench     ours, cuDNN and PyTorch's flash backend in turns, graph replays and eager calls (bench/gpu_bench.py)
+# Logs and JSON go to FOLDER; the benchmark's table comes last. Exit status: 0 if tests and sanitizers are clean.
+. "$(dirname "$0")/common.sh"
+
+[ $# -ge 1 ] || die "give a folder for the results: scripts/gpu.sh FOLDER [tests | sanitize | bench]..."
+mkdir -p "$1"
+results=$(cd "$1" && pwd)
+shift
+[ $# -gt 0 ] || set -- tests sanitize bench
+have nvidia-smi && nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader ||
+  die "nvidia-smi is not here: no NVIDIA driver"
+
+tests=build/bin/cuda_kernels_test
+if have cmake && { have nvcc || [ -x /usr/local/cuda/bin/nvcc ]; }; then
+  scripts/build.sh release -DTILEWISE_CUDA=ON -DTILEWISE_TESTS=ON
+elif [ ! -x $tests ]; then
+  die "neither nvcc and CMake nor $tests are here"
+fi
+failed=0
+
+# Shards as CTest would start them, one process each: the oracle's work is the host's.
+run_tests() {
+  local shards status=0 i
+  shards=$(nproc)
+  [ "$shards" -gt 16 ] && shards=16
+  say "tests: $shards processes"
+  SECONDS=0
+  local running=()
+  for ((i = 0; i < shards; ++i)); do
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i timeout 300 $tests >"$results/tests_$i.log" 2>&1 &
+    running+=($!)
+  done
+  for i in "${running[@]}"; do wait "$i" || status=1; done
+  cat "$results"/tests_*.log >"$results/tests.log"
+  rm "$results"/tests_*.log
+  grep -hE '^\[  FAILED  \] [A-Z]' "$results/tests.log" | sort -u | head -20 || true
+  local passed bad skipped
+  passed=$(grep -cE '^\[       OK \]' "$results/tests.log" || true)
+  bad=$(grep -E '^\[  FAILED  \] [A-Z]' "$results/tests.log" | sort -u | wc -l)
+  skipped=$(grep -cE '^\[  SKIPPED \] [A-Z].*ms\)' "$results/tests.log" || true)
+  printf '{"schema": 1, "passed": %d, "failed": %d, "skipped": %d, "seconds": %d}\n' \
+    "$passed" "$bad" "$skipped" $SECONDS >"$results/tests.json"
+  say "tests: $passed passed, $bad failed, $skipped skipped, $SECONDS s"
+  [ $status = 0 ] && [ "$passed" -gt 0 ] || failed=1
+  timeout 120 build/bin/tilewise verify --device cuda --count 60 --seed "$RANDOM" | tee "$results/verify.log" || failed=1
+}
+
+# One case for each path through a kernel: plain, odd head dimension, wide values, bias with mask and segments, packed
+# lengths with dropout, bits, strides, NaN that is seen by some rows, windows, grouped heads.
+cases=dense_square,dense_d33,dense_d576_dv512,dense_gqa_7,masks_everything,masks_window_causal,masks_mask_bits_padded_rows
+cases+=,lengths_packed_alibi_dropout,lengths_q_lengths_causal,layouts_sliced_37,extremes_nan_key_middle,scores_sinks_dlse
+
+run_sanitizers() {
+  local tool
+  have compute-sanitizer || { say "sanitize: compute-sanitizer is not here"; failed=1; return; }
+  SECONDS=0
+  for tool in memcheck initcheck synccheck racecheck; do
+    local log=$results/$tool.log status=0
+    TILEWISE_TEST_CASES=$cases timeout 150 compute-sanitizer --tool $tool --error-exitcode 9 --print-limit 1000 $tests \
+      --gtest_filter='-*OutOfMemory*' >"$log" 2>&1 || status=$?
+    if [ $tool = racecheck ] && [ $status != 0 ]; then
+      # What is left after the hazards that tests/racecheck.allow gives a reason for.
+      local hazards left
+      hazards=$(grep -E '^========= (Error|Warning):.*(Race|hazard)' "$log" || true)
+      left=$(grep -vFf <(sed -e '/^#/d' -e '/^$/d' -e 's/ *#.*//' tests/racecheck.allow) <<<"$hazards" || true)
+      if [ -n "$hazards" ] && [ -z "$left" ]; then status=0; fi
+    fi
+    local verdict="found something, see $log"
+    if [ $status = 0 ]; then
+      verdict=clean
+    else
+      failed=1
+      grep -qE 'SUMMARY: 0 (errors|hazards)' "$log" && verdict="clean, but a test failed under it, see $log"
+    fi
+    say "sanitize: $tool $verdict, $SECONDS s so far"
+  done
+}
+
+run_bench() {
+  say "bench"
+  if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
+    python3 bench/gpu_bench.py --output "$results/bench.json" || failed=1
+  else
+    say "bench: no PyTorch with CUDA here, so no rivals"
+    build/bin/tilewise bench --device cuda --dtype bf16 --batch 4 --heads 16 --head-dim 64,128 --seqlen 512,4096 \
+      --causal false,true --json | tee "$results/bench.json" || failed=1
+  fi
+}
+
+for step in "$@"; do
+  case $step in
+    tests) run_tests ;;
+    sanitize) run_sanitizers ;;
+    bench) run_bench ;;
+    *) die "unknown step $step; accepted: tests, sanitize, bench" ;;
+  esac
+done
+exit $failed

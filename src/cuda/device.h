@@ -1,0 +1,29 @@
+// Which device a thread's calls go to, and CUDA's errors as sentences.
+#ifndef TILEWISE_CUDA_DEVICE_H_
+#define TILEWISE_CUDA_DEVICE_H_
+
+#include <cuda_runtime_api.h>
+
+#include "tilewise/status.h"
+
+namespace tilewise::cuda {
+
+Status status_of(cudaError_t error, const char* what);
+
+// Makes a device current for this thread as long as it lives, and then the one before again.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int index);
+  ~DeviceScope();
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+  bool ok() const { return error_ == cudaSuccess; }
+  Status status() const;
+
+ private:
+  int index_, before_ = -1;
+  cudaError_t error_ = cudaSuccess;
+};
+
+}  // namespace tilewise::cuda
+#endif  // TILEWISE_CUDA_DEVICE_H_

@@ -1,0 +1,71 @@
+#include "core/text.h"
+#include "cuda/device.h"
+#include "cuda/runtime.h"
+#include "cuda/support/merge.h"
+
+namespace tilewise::cuda {
+namespace {
+
+template <typename Call>
+Status on(int device, const char* what, Call&& call) {
+  const DeviceScope scope(device);
+  return scope.ok() ? status_of(call(), what) : scope.status();
+}
+
+cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
+
+}  // namespace
+
+Status allocate(int device, int64_t bytes, void** data) {
+  *data = nullptr;
+  const Status status = on(device, "allocating device memory",
+                           [&] { return cudaMalloc(data, static_cast<size_t>(bytes > 0 ? bytes : 1)); });
+  if (status.code() == Code::out_of_memory)
+    return {Code::out_of_memory,
+            cat("the device has no ", bytes_text(static_cast<double>(bytes)), " of memory left")};
+  return status;
+}
+
+void release(int device, void* data) {
+  if (data) (void)on(device, "releasing device memory", [&] { return cudaFree(data); });
+}
+
+Status copy(int device, void* to, const void* from, int64_t bytes) {
+  if (bytes == 0) return {};
+  return on(device, "copying between host and device",
+            [&] { return cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault); });
+}
+
+Status fill(int device, void* data, int byte, int64_t bytes) {
+  if (bytes == 0) return {};
+  if (Status s = on(device, "filling device memory",
+                    [&] { return cudaMemset(data, byte, static_cast<size_t>(bytes)); });
+      !s.ok())
+    return s;
+  return synchronize(device);
+}
+
+Status allocate_in(int device, void* stream, int64_t bytes, void** data) {
+  *data = nullptr;
+  return on(device, "allocating device memory",
+            [&] { return cudaMallocAsync(data, static_cast<size_t>(bytes), stream_of(stream)); });
+}
+
+Status release_in(int device, void* stream, void* data) {
+  return on(device, "releasing device memory", [&] { return cudaFreeAsync(data, stream_of(stream)); });
+}
+
+Status zero_in(int device, void* stream, void* data, int64_t bytes) {
+  return on(device, "zeroing device memory",
+            [&] { return cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), stream_of(stream)); });
+}
+
+Status merge(int device, void* stream, const MergeParts& parts) {
+  return on(device, "merging", [&] { return launch_merge(parts, stream_of(stream)); });
+}
+
+Status synchronize(int device) {
+  return on(device, "a kernel failed on the device", [] { return cudaDeviceSynchronize(); });
+}
+
+}  // namespace tilewise::cuda

@@ -1,0 +1,135 @@
+#include "cuda/rules.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/cost.h"
+#include "core/text.h"
+
+namespace tilewise::cuda {
+namespace {
+
+std::string capability_text(uint64_t capability) { return cat(capability / 10, ".", capability % 10); }
+
+// Empty where code of `target` runs on the capability.
+std::string refuses_capability(Target target, uint64_t capability) {
+  const auto needs = [&](const char* what) {
+    return cat("needs compute capability ", what, "; this device has ", capability_text(capability));
+  };
+  switch (target) {
+    case Target::sm90:
+      return capability == 90 ? "" : needs("9.0 (Hopper)");
+    case Target::sm80:
+      return capability >= 80 ? "" : needs("8.0 or more");
+    default:
+      return capability >= 75 ? "" : needs("7.5 or more");
+  }
+}
+
+// What a row with score simple leaves out; null = nothing of it is asked for.
+const char* general_feature(const Problem& p) {
+  if (p.has(TILEWISE_HAS_BIAS)) return "a bias";
+  if (p.has(TILEWISE_HAS_MASK)) return "a mask";
+  if (p.has(TILEWISE_HAS_SEGMENT_IDS)) return "segment ids";
+  if (p.has(TILEWISE_HAS_KV_RANGES)) return "kv_ranges";
+  return p.dropout_p > 0.0f ? "dropout" : nullptr;
+}
+
+// Matrix products in bf16, FLOP a clock and multiprocessor (NVIDIA's tuning guides: dense, fp32 sums). What
+// mma.sync reaches of Hopper's unit is its row's percentage.
+double matrix_rate(uint64_t capability) {
+  switch (capability) {
+    case 90:
+      return 4096;
+    case 80:
+      return 2048;
+    case 100:
+    case 103:
+      return 8192;
+    default:
+      return 1024;
+  }
+}
+
+// Pairs of the key tiles that are walked, one head of a full sequence: each query tile rounds its first and
+// last key up to whole tiles.
+double walked_pairs(const Kernel& kernel, const Problem& p) {
+  const double m = kernel.tile_m, n = kernel.tile_n;
+  const double rows = std::ceil(static_cast<double>(p.seqlen_q) / m) * m;
+  const double keys = std::ceil(static_cast<double>(p.seqlen_kv) / n) * n;
+  const int edges = (p.causal || p.window_right >= 0 ? 1 : 0) + (p.window_left >= 0 ? 1 : 0);
+  const double visible = visible_pairs_per_head(p);
+  if (edges == 0) return rows * keys;
+  // Along an edge a tile row walks m keys more than its rows see on average, and half a tile besides.
+  return std::min(rows * keys, visible + edges * rows * 0.5 * (m + n));
+}
+
+}  // namespace
+
+int fma_lanes(uint64_t capability) { return capability == 75 || capability == 80 ? 64 : 128; }
+
+std::string refuses(const Kernel& kernel, const Problem& p, const DeviceInfo& device) {
+  const Facts& facts = facts_of(kernel);
+  if (std::string text = refuses_capability(kernel.target, device.isa); !text.empty()) return text;
+  if (p.head_dim > facts.head_dim || p.head_dim_v > facts.head_dim_v)
+    return cat("takes head_dim up to ", facts.head_dim, " and head_dim_v up to ", facts.head_dim_v,
+               "; given ", p.head_dim, " and ", p.head_dim_v);
+  if (facts.score == ScoreKind::simple) {
+    if (const char* feature = general_feature(p))
+      return cat("has no code for ", feature, "; a row with score general has");
+  }
+  if (kernel.target != Target::simt) {
+    if (p.dtype_o != static_cast<int32_t>(kernel.dtype) && p.dtype_o != TILEWISE_F32)
+      return cat("writes o in ", name_of(kernel.dtype), " or f32; given ",
+                 name_of(static_cast<DType>(p.dtype_o)));
+    constexpr int64_t kMostRows = int64_t{1} << 30;  // row indices are 32-bit
+    const int64_t rows = std::max({p.seqlen_q, p.seqlen_kv, p.total_q, p.total_kv});
+    const int64_t tiles = p.batch * p.heads_q * ((p.seqlen_q + kernel.tile_m - 1) / kernel.tile_m);
+    if (rows > kMostRows || tiles > kMostRows)
+      return cat("takes up to 2^30 rows and query tiles; given ", rows, " and ", tiles);
+  }
+  if (p.alignment < facts.alignment)
+    return cat("needs bases and outer strides of q, k, v, o that are multiples of ", facts.alignment,
+               " bytes; the problem promises ", p.alignment);
+  return {};
+}
+
+Schedule schedule(const Kernel& kernel, const Problem&, const DeviceInfo&, int) {
+  return {.threads = 1, .tile_m = kernel.tile_m, .tile_n = kernel.tile_n, .num_splits = 1};
+}
+
+int64_t scratch_bytes(const Kernel&, const Problem&, const Schedule&) { return 0; }
+
+Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& device, const Schedule&) {
+  constexpr double kLaunchSeconds = 3e-6;
+  const Facts& facts = facts_of(kernel);
+  const double lanes = fma_lanes(device.isa);
+  const double clock = std::max(device.core_gflops, 1.0) * 1e9 / (2.0 * lanes);
+  const double unit = kernel.target == Target::simt ? 2.0 * lanes : matrix_rate(device.isa);
+  const double multiprocessors = std::max(device.cores, 1);
+  const double rate = unit * clock * facts.percent / 100.0 * multiprocessors;
+
+  const double heads = full_sequences(p) * static_cast<double>(p.heads_q);
+  const double walked = heads * walked_pairs(kernel, p), visible = visible_pairs(p);
+  const double tiles = heads * std::ceil(static_cast<double>(p.seqlen_q) / kernel.tile_m);
+  // Tiles of the matrix units have the row's dimensions, whatever the problem fills of them.
+  const bool padded = kernel.target != Target::simt;
+  const auto dim = static_cast<double>(padded ? facts.head_dim : p.head_dim);
+  const auto dim_v = static_cast<double>(padded ? facts.head_dim_v : p.head_dim_v);
+  const double asked = visible * static_cast<double>(p.head_dim + p.head_dim_v);
+  Estimate e;
+  e.bytes = ideal_bytes(p);
+  e.waste = walked > 0 ? 1.0 - std::min(1.0, asked / (walked * (dim + dim_v))) : 0.0;
+  e.waves = tiles / (multiprocessors * facts.blocks);
+  // Blocks share their multiprocessor, so a round is over when all of them are; the last one is not full.
+  // Under a causal mask long tiles go first and short ones fill the gaps.
+  const bool even = !p.causal && p.window_left < 0 && p.window_right < 0;
+  const double rounds = e.waves <= 1.0 ? 1.0 : even ? std::ceil(e.waves) : e.waves + 0.25;
+  const double idle = e.waves > 0 ? std::max(1.0, rounds / e.waves) : 1.0;
+  const double work = walked * 2.0 * (dim + dim_v);
+  const double bandwidth = std::max(device.memory_gbps, 1.0) * 1e9;
+  e.seconds = kLaunchSeconds + std::max(work * idle / rate, e.bytes / bandwidth);
+  return e;
+}
+
+}  // namespace tilewise::cuda

@@ -1,0 +1,39 @@
+// What the planner asks of a CUDA row: whether it refuses, its schedule, its scratch, its predicted time and
+// bytes. Nothing here touches a device: made-up ones are legal.
+#ifndef TILEWISE_CUDA_RULES_H_
+#define TILEWISE_CUDA_RULES_H_
+
+#include <string>
+
+#include "core/kernel.h"
+#include "cuda/units.h"
+
+namespace tilewise::cuda {
+
+enum class ScoreKind { simple, general };
+
+// The columns of kernels.def that core/kernel.h does not know.
+struct Facts {
+  int head_dim, head_dim_v;  // the most
+  ScoreKind score;
+  int alignment;  // bytes
+  int blocks;     // resident on a multiprocessor
+  int percent;    // of the unit's rate
+  cudaError_t (*launch)(const ForwardParams&, const Call&);
+  cudaError_t (*prepare)(const tilewise_problem&);
+  const char* (*refuses_call)(const ForwardParams&);
+};
+
+inline const Facts& facts_of(const Kernel& kernel) { return *static_cast<const Facts*>(kernel.facts); }
+
+std::string refuses(const Kernel& kernel, const Problem& problem, const DeviceInfo& device);
+Schedule schedule(const Kernel& kernel, const Problem& problem, const DeviceInfo& device, int threads);
+int64_t scratch_bytes(const Kernel& kernel, const Problem& problem, const Schedule& schedule);
+Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo& device,
+                  const Schedule& schedule);
+
+// fp32 FMA lanes of a multiprocessor, by compute capability * 10.
+int fma_lanes(uint64_t capability);
+
+}  // namespace tilewise::cuda
+#endif  // TILEWISE_CUDA_RULES_H_

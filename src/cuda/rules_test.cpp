@@ -1,0 +1,128 @@
+#include "cuda/rules.h"
+
+#include <gtest/gtest.h>
+
+#include "core/cost.h"
+#include "cuda/kernels.h"
+#include "cuda/runtime.h"
+#include "plan/planner.h"
+
+namespace tilewise {
+namespace {
+
+DeviceInfo device(uint64_t capability = 90) {
+  DeviceInfo d;
+  d.kind = TILEWISE_CUDA;
+  d.cores = 132;
+  d.isa = capability;
+  d.l1_bytes = 228 << 10;
+  d.l2_bytes = 50 << 20;
+  d.memory_bytes = int64_t{100} << 30;
+  d.core_gflops = 500;
+  d.memory_gbps = 4800;
+  std::snprintf(d.name, sizeof d.name, "made up");
+  return d;
+}
+
+Problem problem(int64_t seqlen = 1024) {
+  Problem p;
+  p.batch = 1;
+  p.heads_q = p.heads_kv = 16;
+  p.head_dim = p.head_dim_v = 64;
+  p.seqlen_q = p.seqlen_kv = seqlen;
+  p.alignment = 64;
+  return p;
+}
+
+const Kernel& simt() {
+  for (const Kernel& kernel : cuda_kernels())
+    if (kernel.target == Target::simt) return kernel;
+  throw std::runtime_error("no simt row");
+}
+
+// The name says what the columns say: operation, architecture, tile.
+TEST(CudaTable, NamesAgreeWithTheirColumns) {
+  for (const Kernel& kernel : cuda_kernels()) {
+    const std::string name = kernel.name;
+    const std::string begin = std::string(kernel.op == Op::forward ? "forward_" : "backward_") +
+                              name_of(kernel.target) + "_" +
+                              (kernel.dtype == DType::none ? "any" : name_of(kernel.dtype)) + "_";
+    EXPECT_EQ(name.rfind(begin, 0), 0u) << name << " does not begin with " << begin;
+    const std::string tile = "_" + std::to_string(kernel.tile_m) + "x" + std::to_string(kernel.tile_n);
+    EXPECT_NE(name.find(tile), std::string::npos) << name;
+    EXPECT_TRUE(is_cuda(kernel.target));
+    EXPECT_NE(kernel.prepare, nullptr);
+  }
+}
+
+TEST(CudaRules, RefusalsSayWhatWouldDo) {
+  const Kernel& kernel = simt();
+  EXPECT_EQ(cuda::refuses(kernel, problem(), device()), "");
+  EXPECT_EQ(cuda::refuses(kernel, problem(), device(70)),
+            "needs compute capability 7.5 or more; this device has 7.0");
+  Problem wide = problem();
+  wide.head_dim = 577;
+  EXPECT_NE(cuda::refuses(kernel, wide, device()).find("up to 576"), std::string::npos);
+}
+
+TEST(CudaRules, ACpuPlanNeverTakesACudaRowAndTheOtherWayRound) {
+  const Problem p = problem();
+  const DeviceInfo gpu = device();
+  const auto made = plan(p, gpu);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  EXPECT_TRUE(is_cuda(Registry::builtin().row(made->kernel_index, made->kernel)->target));
+  EXPECT_EQ(made->device_kind, TILEWISE_CUDA);
+  const auto cpu = DeviceInfo::query();
+  ASSERT_TRUE(cpu.ok());
+  const auto other = plan(p, *cpu);
+  ASSERT_TRUE(other.ok());
+  EXPECT_FALSE(is_cuda(Registry::builtin().row(other->kernel_index, other->kernel)->target));
+}
+
+TEST(CudaCost, CountsWavesWasteAndBytes) {
+  const Kernel& kernel = simt();
+  const auto of = [&](const Problem& p) { return cuda::estimate(kernel, p, device(), {}); };
+  const Estimate even = of(problem(64 * 132));  // 16 * 132 tiles on 2 * 132 places
+  EXPECT_NEAR(even.waves, 8.0, 1e-9);
+  EXPECT_NEAR(even.waste, 0.0, 1e-9);
+  EXPECT_DOUBLE_EQ(even.bytes, ideal_bytes(problem(64 * 132)));
+  EXPECT_NEAR(of(problem(65)).waste, 1.0 - 65.0 * 65 / (128 * 128), 1e-9);
+  Problem causal = problem(4096);
+  causal.causal = 1;
+  EXPECT_LT(of(causal).seconds, 0.6 * of(problem(4096)).seconds);
+  EXPECT_LT(of(causal).waste, 0.05);
+  EXPECT_GT(of(problem(8192)).seconds, 3.5 * of(problem(4096)).seconds);
+}
+
+// A row for larger heads computes all of its dimensions.
+TEST(CudaCost, PaddedDimensionsCost) {
+  cuda::Facts facts = cuda::facts_of(simt());
+  Kernel kernel = simt();
+  kernel.target = Target::sm90;
+  kernel.facts = &facts;
+  facts.head_dim = facts.head_dim_v = 64;
+  const Estimate fitting = cuda::estimate(kernel, problem(8192), device(), {});
+  facts.head_dim = facts.head_dim_v = 256;
+  const Estimate padded = cuda::estimate(kernel, problem(8192), device(), {});
+  EXPECT_GT(padded.seconds, 3.5 * fitting.seconds);
+  EXPECT_NEAR(padded.waste, 0.75, 1e-6);
+}
+
+TEST(CudaCost, ExplainShowsThem) {
+  const std::string text = explain(problem(), device());
+  EXPECT_NE(text.find(" waves, "), std::string::npos) << text;
+  EXPECT_NE(text.find("132 multiprocessors, compute capability 9.0"), std::string::npos) << text;
+}
+
+// A machine without a driver gets a sentence, whatever the build.
+TEST(CudaRuntime, WithoutADeviceTheAnswerIsASentence) {
+  const auto count = cuda::device_count();
+  if (count.ok()) GTEST_SKIP() << *count << " CUDA devices are here";
+  EXPECT_NE(count.status().message().find("NVIDIA driver"), std::string::npos) << count.status().message();
+  const auto info = DeviceInfo::query(TILEWISE_CUDA, 0);
+  ASSERT_FALSE(info.ok());
+  EXPECT_EQ(info.status().message(), count.status().message());
+}
+
+}  // namespace
+}  // namespace tilewise

@@ -1,0 +1,311 @@
+// Every CUDA row of the table on every case that it does not refuse, forced by name, against the oracle; and
+// the calls that only a device has: streams, graphs, device-side lengths, the one-call form. Without a
+// device, one test says so and is skipped.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <deque>
+#include <thread>
+
+#include "core/text.h"
+#include "cuda/mirror.h"
+#include "cuda/runtime.h"
+#include "tests/support/kernel_run.h"
+
+namespace tilewise {
+namespace {
+
+using namespace testing_support;
+
+struct Subject {
+  const Case* source;
+  DType dtype;
+};
+void PrintTo(const Subject& subject, std::ostream* out) { *out << subject.source->text; }
+
+// TILEWISE_TEST_CASES: names, comma-separated, for a run that costs much a case (a sanitizer's).
+std::vector<Subject> subjects() {
+  std::vector<Subject> all;
+  if (!cuda_device()) return all;
+  const char* given = std::getenv("TILEWISE_TEST_CASES");
+  const std::string wanted = given ? cat(",", given, ",") : std::string();
+  for (const Case& c : file_cases()) {
+    if (!c.forward || (given && wanted.find(cat(",", c.name, ",")) == std::string::npos)) continue;
+    for (const DType dtype : c.dtypes) all.push_back({&c, dtype});
+  }
+  return all;
+}
+
+std::vector<const Kernel*> cuda_rows(Direction direction) { return kernels_of(direction, true); }
+
+void check_kernel(const Kernel& kernel, CaseData& data, CaseData& unpoisoned, const Expectation& expectation,
+                  int* ran) {
+  SCOPED_TRACE(kernel.name);
+  constexpr Direction kForward = Direction::forward;
+  const DeviceInfo* device = &*cuda_device();
+  const RunResult first = run_kernel(shared_context(), kernel.name, data, kForward, {1, Poison::nan, device});
+  ASSERT_EQ(first.failure, "");
+  if (!first.ran) return;
+  ++*ran;
+  const Comparison worst = compare_outputs(data, kForward, expectation);
+  EXPECT_TRUE(worst.passed()) << worst.text;
+  EXPECT_EQ(data.damage(kForward, expectation), "");
+  EXPECT_EQ(missed_answer(data, kForward, expectation), "");
+  const std::vector<std::byte> bits = output_bits(data, kForward, expectation);
+  ASSERT_EQ(
+      run_kernel(shared_context(), kernel.name, unpoisoned, kForward, {1, Poison::large, device}).failure,
+      "");
+  EXPECT_EQ(first_difference(unpoisoned, kForward, expectation, bits), "")
+      << "finite values where nobody may look and scratch of 3e38, instead of NaN in both";
+}
+
+void check_case(const Case& c, DType dtype, uint64_t seed) {
+  SCOPED_TRACE(cat(c.text, " dtype=", name_of(dtype), " seed ", seed));
+  CaseData data(c, dtype, seed);
+  Case finite = c;
+  finite.poison_unseen = false;
+  CaseData unpoisoned(finite, dtype, seed);
+  const Expectation expectation = expect_forward(data.params(Direction::forward));
+  int ran = 0;
+  for (const Kernel* kernel : cuda_rows(Direction::forward))
+    check_kernel(*kernel, data, unpoisoned, expectation, &ran);
+  EXPECT_GT(ran, 0) << "every CUDA row refused";
+}
+
+class CudaKernels : public testing::TestWithParam<Subject> {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaKernels);
+
+TEST_P(CudaKernels, AgreeWithTheOracle) { check_case(*GetParam().source, GetParam().dtype, run_seed()); }
+
+INSTANTIATE_TEST_SUITE_P(Cases, CudaKernels, testing::ValuesIn(subjects()), [](const auto& subject) {
+  return cat(subject.param.source->name, "_", name_of(subject.param.dtype));
+});
+
+class CudaRandom : public testing::TestWithParam<int> {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaRandom);
+
+TEST_P(CudaRandom, AgreeWithTheOracle) {
+  const uint64_t seed = run_seed() * 1000 + static_cast<uint64_t>(GetParam());
+  const auto c = parse_case(random_case(seed));
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16};
+  if (c->forward) check_case(*c, kDTypes[seed % 3], seed);
+}
+
+INSTANTIATE_TEST_SUITE_P(Properties, CudaRandom,
+                         testing::Range(0, cuda_device() && !std::getenv("TILEWISE_TEST_CASES") ? 150 : 0));
+
+// What follows needs a device and is skipped with the reason where there is none.
+class Cuda : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!cuda_device()) GTEST_SKIP() << cuda_device().status().message();
+  }
+};
+
+TEST_F(Cuda, EachRowRunsAPlainProblem) {
+  for (const Kernel* kernel : cuda_rows(Direction::forward)) {
+    if (kernel->target == Target::sm90 && cuda_device()->isa != 90) continue;
+    bool ran = false;
+    std::string refusals;
+    for (int dim : {64, 128, 192, 256}) {
+      const auto c = parse_case(cat("name=plain heads_q=2 seqlen_q=40 head_dim=", dim));
+      CaseData data(*c, kernel->dtype == DType::none ? DType::f32 : kernel->dtype, 1);
+      const RunResult result = run_kernel(shared_context(), kernel->name, data, Direction::forward,
+                                          {1, Poison::nan, &*cuda_device()});
+      EXPECT_EQ(result.failure, "") << kernel->name;
+      ran = ran || result.ran;
+      refusals += result.refusal + "\n";
+    }
+    EXPECT_TRUE(ran) << kernel->name << ": " << refusals;
+  }
+}
+
+// A call on device tensors, with its own copies.
+struct DeviceCall {
+  explicit DeviceCall(const char* line, DType dtype = DType::f32)
+      : source(*parse_case(line)), data(source, dtype, 7), mirror(0) {
+    data.poison_outputs(Direction::forward, Poison::nan);
+    data.for_each_tensor([&](const char*, CaseTensor& t) { mirror.add(t.memory(), t.memory_bytes()); });
+    EXPECT_EQ(mirror.upload().message(), "");
+    tensors = mirror.twins(data.tensors(Direction::forward));
+  }
+  void check(const std::string& what) {
+    EXPECT_EQ(cuda::synchronize(0).message(), "") << what;
+    data.for_each_tensor([&](const char*, CaseTensor& t) {
+      EXPECT_EQ(mirror.download(t.memory(), t.memory_bytes()).message(), "");
+    });
+    const Expectation expectation = expect_forward(data.params(Direction::forward));
+    const Comparison worst = compare_outputs(data, Direction::forward, expectation);
+    EXPECT_TRUE(worst.passed()) << what << ": " << worst.text;
+    EXPECT_EQ(data.damage(Direction::forward, expectation), "") << what;
+  }
+  Problem options() const {
+    Problem p = data.problem(Direction::forward);
+    return p;
+  }
+  const Case source;
+  CaseData data;
+  cuda::Mirror mirror;
+  Tensors tensors{};
+};
+
+TEST_F(Cuda, OneCallFormOnDeviceTensors) {
+  for (const char* line :
+       {"name=a batch=2 heads_q=4 heads_kv=2 seqlen_q=70 seqlen_kv=90 head_dim=64 causal=bottom-right",
+        "name=b heads_q=2 head_dim=32 cu_seqlens_q=0,40,90 cu_seqlens_kv=0,10,200"}) {
+    DeviceCall call(line, DType::bf16);
+    EXPECT_EQ(attention(shared_context().context(), call.options(), call.tensors).message(), "");
+    call.check(line);
+  }
+}
+
+TEST_F(Cuda, MixedDevicesAreRefusedBySentence) {
+  DeviceCall call("name=a heads_q=2 seqlen_q=8 head_dim=16");
+  Tensors mixed = call.tensors;
+  mixed.k = call.data.tensors(Direction::forward).k;
+  const Status status = attention(shared_context().context(), call.options(), mixed);
+  EXPECT_NE(status.message().find("k is on the CPU; accepted: CUDA device 0"), std::string::npos)
+      << status.message();
+}
+
+// The lengths change on the device between replays: nothing of them was decided on the host.
+TEST_F(Cuda, AGraphReplaysWithOtherLengths) {
+  DeviceCall call(
+      "name=a batch=2 heads_q=2 seqlen_q=70 seqlen_kv=130 head_dim=64 kv_lengths=130,20 causal=bottom-right");
+  const Context& context = shared_context().context();
+  const auto made = plan(call.data.problem(Direction::forward), *cuda_device());
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  ASSERT_EQ(prepare(context, *made).message(), "");
+  auto workspace = Workspace::make(*made);
+  ASSERT_TRUE(workspace.ok());
+  auto graph = cuda::GraphTimer::capture(
+      0, 3, [&](void* stream) { return forward(context, *made, call.tensors, *workspace, stream); });
+  ASSERT_TRUE(graph.ok()) << graph.status().message();
+  for (const int32_t length : {20, 1, 0, 130}) {
+    auto* lengths = static_cast<int32_t*>(call.data.kv_lengths.data());
+    lengths[1] = length;
+    call.data.kv_lengths.remember();
+    ASSERT_EQ(cuda::copy(0, call.tensors.kv_lengths.data, lengths, 2 * sizeof(int32_t)).message(), "");
+    const auto ms = graph->milliseconds();
+    ASSERT_TRUE(ms.ok()) << ms.status().message();
+    call.check(cat("length ", length));
+  }
+}
+
+TEST_F(Cuda, TheOneCallFormCanBeCaptured) {
+  DeviceCall call("name=a heads_q=2 seqlen_q=70 head_dim=64");
+  const Context& context = shared_context().context();
+  ASSERT_EQ(attention(context, call.options(), call.tensors).message(), "");  // plans, and loads the kernel
+  auto graph = cuda::GraphTimer::capture(
+      0, 2, [&](void* stream) { return attention(context, call.options(), call.tensors, stream); });
+  ASSERT_TRUE(graph.ok()) << graph.status().message();
+  ASSERT_TRUE(graph->milliseconds().ok());
+  call.check("captured");
+}
+
+// Two key sets, attended apart and merged, are attention over both; a part without keys changes no bit.
+TEST_F(Cuda, MergeUnitesTwoParts) {
+  DeviceCall whole("name=a batch=2 heads_q=2 seqlen_q=40 seqlen_kv=90 head_dim=32 dtype_o=f32");
+  DeviceCall part("name=a batch=2 heads_q=2 seqlen_q=40 seqlen_kv=90 head_dim=32 dtype_o=f32");
+  const Context& context = shared_context().context();
+  const auto of_keys = [](Tensors t, int64_t first, int64_t last) {
+    for (tilewise_tensor* x : {&t.k, &t.v}) {
+      x->data = static_cast<float*>(x->data) + first * x->stride[1];
+      x->shape[1] = last - first;
+    }
+    return t;
+  };
+  Problem options;
+  options.softmax_scale = whole.source.problem.softmax_scale;
+  ASSERT_EQ(attention(context, options, of_keys(whole.tensors, 0, 50)).message(), "");
+  Tensors rest = of_keys(whole.tensors, 50, 90);
+  rest.o = part.tensors.o;
+  rest.lse = part.tensors.lse;
+  ASSERT_EQ(attention(context, options, rest).message(), "");
+  EXPECT_EQ(merge(context, whole.tensors.o, whole.tensors.lse, rest.o, rest.lse).message(), "");
+  whole.check("merged");
+  Tensors none = of_keys(whole.tensors, 0, 0);
+  none.o = part.tensors.o;
+  none.lse = part.tensors.lse;
+  ASSERT_EQ(attention(context, options, none).message(), "");
+  EXPECT_EQ(merge(context, whole.tensors.o, whole.tensors.lse, none.o, none.lse).message(), "");
+  whole.check("merged with nothing");
+}
+
+TEST_F(Cuda, DropoutStateIsReadOnTheDevice) {
+  DeviceCall call("name=a heads_q=2 seqlen_q=70 head_dim=32 dropout=0.4 dropout_seed=6");
+  const uint64_t state[2] = {6, call.source.dropout_offset};
+  void* memory = nullptr;
+  ASSERT_EQ(cuda::allocate(0, sizeof state, &memory).message(), "");
+  ASSERT_EQ(cuda::copy(0, memory, state, sizeof state).message(), "");
+  call.tensors.dropout_seed = 99;
+  Tensor on_device(static_cast<uint64_t*>(memory), {2});
+  on_device.device_kind = TILEWISE_CUDA;
+  call.tensors.dropout_state = on_device;
+  EXPECT_EQ(attention(shared_context().context(), call.options(), call.tensors).message(), "");
+  call.check("dropout_state");
+  cuda::release(0, memory);
+}
+
+// A key tensor whose second sequence lies past 2^31 elements: the same bits as next to the first one.
+TEST_F(Cuda, OffsetsAre64Bit) {
+  constexpr int64_t kFar = (int64_t{1} << 31) + 64;
+  DeviceCall call("name=a batch=2 heads_q=2 seqlen_q=20 seqlen_kv=30 head_dim=32", DType::bf16);
+  const int64_t far_bytes = (kFar + 30 * 2 * 32) * 2;
+  if (cuda_device()->memory_bytes < far_bytes + (int64_t{1} << 30))
+    GTEST_SKIP() << "the device has too little memory";
+  void* block = nullptr;
+  ASSERT_EQ(cuda::allocate(0, far_bytes, &block).message(), "");
+  const tilewise_tensor k = call.data.tensors(Direction::forward).k;
+  const int64_t bytes = 2 * k.shape[1] * k.shape[2] * k.shape[3];
+  for (int64_t b : {0, 1}) {
+    const auto* from = static_cast<const std::byte*>(k.data) + 2 * b * k.stride[0];
+    ASSERT_EQ(cuda::copy(0, static_cast<std::byte*>(block) + 2 * b * kFar, from, bytes).message(), "");
+  }
+  call.tensors.k.data = block;
+  call.tensors.k.stride[0] = kFar;
+  EXPECT_EQ(attention(shared_context().context(), call.options(), call.tensors).message(), "");
+  call.check("keys past 2^31 elements");
+  cuda::release(0, block);
+}
+
+// Callers on threads of their own share a context and a plan; each has its outputs.
+TEST_F(Cuda, ManyHostThreads) {
+  constexpr int kCallers = 6;
+  std::deque<DeviceCall> calls;
+  for (int n = 0; n < kCallers; ++n)
+    calls.emplace_back("name=a batch=2 heads_q=2 seqlen_q=70 seqlen_kv=90 head_dim=64 causal=bottom-right");
+  const Context& context = shared_context().context();
+  const auto made = plan(calls[0].data.problem(Direction::forward), *cuda_device());
+  ASSERT_TRUE(made.ok());
+  ASSERT_EQ(prepare(context, *made).message(), "");
+  std::atomic<int> failures{0};
+  std::vector<std::thread> callers;
+  for (DeviceCall& call : calls) {
+    callers.emplace_back([&] {
+      auto workspace = Workspace::make(*made);
+      for (int repeat = 0; repeat < 20; ++repeat)
+        if (!workspace || !forward(context, *made, call.tensors, *workspace)) ++failures;
+      if (!cuda::synchronize(0)) ++failures;  // before the workspace goes
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(failures, 0);
+  for (DeviceCall& call : calls) call.check("one of many callers");
+}
+
+TEST_F(Cuda, OutOfMemoryIsAStatusAndTheNextCallWorks) {
+  void* memory = nullptr;
+  const Status status = cuda::allocate(0, int64_t{1} << 46, &memory);
+  EXPECT_EQ(status.code(), Code::out_of_memory) << status.message();
+  EXPECT_EQ(memory, nullptr);
+  DeviceCall call("name=a heads_q=2 seqlen_q=9 head_dim=16");
+  EXPECT_EQ(attention(shared_context().context(), call.options(), call.tensors).message(), "");
+  call.check("after it");
+}
+
+}  // namespace
+}  // namespace tilewise
