@@ -1,26 +1,21 @@
 #!/usr/bin/env bash
-# On a machine with an NVIDIA GPU: scripts/gpu.sh FOLDER [tests | sanitize | bench]...    (all three unless named)
-#   build     where nvcc and CMake are here; else what stands in build/ is used
+# On a machine with an NVIDIA GPU: scripts/gpu.sh FOLDER [build | tests | sanitize | bench]...    (all unless named)
+#   build     what is not up to date in build/; without this step what stands there is used
 #   tests     every CUDA row on every case that it does not refuse, side by side; random problems
 #   sanitize  memcheck, initcheck, synccheck and racecheck over one case for each code path
 #   bench     ours, cuDNN and PyTorch's flash backend in turns, graph replays and eager calls (bench/gpu_bench.py)
 # Logs and JSON go to FOLDER; the benchmark's table comes last. Exit status: 0 if tests and sanitizers are clean.
 . "$(dirname "$0")/common.sh"
 
-[ $# -ge 1 ] || die "give a folder for the results: scripts/gpu.sh FOLDER [tests | sanitize | bench]..."
+[ $# -ge 1 ] || die "give a folder for the results: scripts/gpu.sh FOLDER [build | tests | sanitize | bench]..."
 mkdir -p "$1"
 results=$(cd "$1" && pwd)
 shift
-[ $# -gt 0 ] || set -- tests sanitize bench
+[ $# -gt 0 ] || set -- build tests sanitize bench
 have nvidia-smi && nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader ||
   die "nvidia-smi is not here: no NVIDIA driver"
 
 tests=build/bin/cuda_kernels_test
-if have cmake && { have nvcc || [ -x /usr/local/cuda/bin/nvcc ]; }; then
-  scripts/build.sh release -DTILEWISE_CUDA=ON -DTILEWISE_TESTS=ON
-elif [ ! -x $tests ]; then
-  die "neither nvcc and CMake nor $tests are here"
-fi
 failed=0
 
 # Shards as CTest would start them, one process each: the oracle's work is the host's.
@@ -93,11 +88,13 @@ run_bench() {
 }
 
 for step in "$@"; do
+  [ "$step" = build ] || [ -x $tests ] || die "$tests is not here; the step build makes it"
   case $step in
+    build) scripts/build.sh release -DTILEWISE_CUDA=ON -DTILEWISE_TESTS=ON ;;
     tests) run_tests ;;
     sanitize) run_sanitizers ;;
     bench) run_bench ;;
-    *) die "unknown step $step; accepted: tests, sanitize, bench" ;;
+    *) die "unknown step $step; accepted: build, tests, sanitize, bench" ;;
   esac
 done
 exit $failed
