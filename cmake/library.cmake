@@ -20,6 +20,8 @@ if(TILEWISE_CUDA_FOUND)
       --localize-symbol=cuda* --localize-symbol=__cuda* --localize-symbol=libcudart_static_* "${cuda_object}"
     DEPENDS tilewise_cuda $<TARGET_OBJECTS:tilewise_cuda>
     COMMAND_EXPAND_LISTS VERBATIM)
+  # Both libraries take the object: made once before either, not by two makes at the same time.
+  add_custom_target(tilewise_cuda_object DEPENDS "${cuda_object}")
   list(REMOVE_ITEM objects $<TARGET_OBJECTS:tilewise_cuda>)
   list(APPEND objects "${cuda_object}")
 endif()
@@ -42,6 +44,7 @@ foreach(kind IN ITEMS static shared)
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(tilewise_${kind} PRIVATE Threads::Threads)
   if(TILEWISE_CUDA_FOUND)
+    add_dependencies(tilewise_${kind} tilewise_cuda_object)
     target_link_libraries(tilewise_${kind} PRIVATE ${CMAKE_DL_LIBS} rt) # of the CUDA runtime, where libc is old
   endif()
   set_target_properties(tilewise_${kind} PROPERTIES
