@@ -19,9 +19,8 @@ struct ForwardArgs {
   ForwardParams params;
   tile::Order order;
   int32_t queries_per_key_head = 1;
-  float scale_log2 = 0.0f;    // scores to exponents of 2
-  int32_t shaped = 0;         // 1: softcap, ALiBi or a scale <= 0: scores are brought to natural units first
-  int32_t wide_stores = 0;    // 1: rows of o can be written 16 bytes at a time
+  float scale_log2 = 0.0f;      // scores to exponents of 2
+  int32_t wide_stores = 0;      // 1: rows of o can be written 16 bytes at a time
   uint32_t* control = nullptr;  // two zeros, left zero: the next ticket, the blocks that are through
 };
 

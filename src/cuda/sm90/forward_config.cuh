@@ -12,13 +12,15 @@ namespace tilewise::sm90 {
 enum class Turns { none, products };
 
 template <typename ElementT, int kDimQK, int kDimVO, int kWarpgroups, int kKeys, int kStageCount,
-          Turns kTurnsOf = Turns::products>
+          bool kShapedScores = false, Turns kTurnsOf = Turns::products>
 struct ForwardConfig {
   using Element = ElementT;
   static constexpr int kDim = kDimQK, kDimV = kDimVO;
   static constexpr int kConsumers = kWarpgroups;  // warpgroups that compute, 64 queries each
   static constexpr int kTileM = 64 * kConsumers, kTileN = kKeys;
   static constexpr int kStages = kStageCount;
+  // Softcap, ALiBi or a scale that is not positive: more registers a score, so a smaller tile.
+  static constexpr bool kShaped = kShapedScores;
   static constexpr Turns kTurns = kTurnsOf;
   static constexpr int kThreads = 128 * (kConsumers + 1);
   // 65,536 registers: what the producer gives back is what the others take.

@@ -143,7 +143,7 @@ struct Consumer {
 
   __device__ __forceinline__ void prepare(const tile::Work& w, int tile) {
     const int row = first_row(w), key = tile * C::kTileN, lane_column = 2 * (lane % 4);
-    if (args.shaped) {
+    if constexpr (C::kShaped) {
       const ForwardParams& p = args.params;
       const float slope = p.alibi_slopes ? p.alibi_slopes[w.batch * p.alibi_batch_stride +
                                                           w.head * p.alibi_head_stride]

@@ -36,31 +36,45 @@ tile::Order order_of(const ForwardParams& p) {
 }
 
 template <typename C>
+cudaError_t launch_forward(const ForwardParams& p, uint32_t* control, int multiprocessors, cudaStream_t stream) {
+  ForwardArgs args;
+  args.params = p;
+  args.order = order_of<C>(p);
+  if (args.order.total == 0) return cudaSuccess;
+  args.queries_per_key_head = static_cast<int32_t>(p.group());
+  args.scale_log2 = C::kShaped ? kLog2E : p.scale * kLog2E;
+  args.wide_stores = reinterpret_cast<uintptr_t>(p.o.data) % 16 == 0 && p.o.batch_stride % 8 == 0 &&
+                     p.o.row_stride % 8 == 0 && p.o.head_stride % 8 == 0 && p.head_dim_v % 8 == 0;
+  args.control = control;
+  cudaError_t error = encode_tensor_map(args.q, p.q, extent_q(p), 64);
+  if (error == cudaSuccess) error = encode_tensor_map(args.k, p.k, extent_kv(p, p.head_dim), C::kTileN);
+  if (error == cudaSuccess) error = encode_tensor_map(args.v, p.v, extent_kv(p, p.head_dim_v), C::kTileN);
+  if (error != cudaSuccess) return error;
+  const int blocks = std::min(args.order.total, multiprocessors);
+  forward<C><<<blocks, C::kThreads, sizeof(ForwardShared<C>), stream>>>(args);
+  return cudaGetLastError();
+}
+
+// A row of the table: the kernel for plain scores and the one, of another tile, for shaped ones.
+template <typename Plain, typename Shaped>
 struct ForwardLaunch {
-  static constexpr int kSharedBytes = sizeof(ForwardShared<C>);
+  static_assert(!Plain::kShaped && Shaped::kShaped);
 
   static cudaError_t prepare() {
-    return cudaFuncSetAttribute(forward<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+    const cudaError_t error = allow_shared<Plain>();
+    return error == cudaSuccess ? allow_shared<Shaped>() : error;
   }
 
   static cudaError_t launch(const ForwardParams& p, uint32_t* control, int multiprocessors, cudaStream_t stream) {
-    ForwardArgs args;
-    args.params = p;
-    args.order = order_of<C>(p);
-    if (args.order.total == 0) return cudaSuccess;
-    args.queries_per_key_head = static_cast<int32_t>(p.group());
-    args.shaped = p.softcap > 0.0f || p.alibi_slopes != nullptr || !(p.scale > 0.0f);
-    args.scale_log2 = args.shaped ? kLog2E : p.scale * kLog2E;
-    args.wide_stores = reinterpret_cast<uintptr_t>(p.o.data) % 16 == 0 && p.o.batch_stride % 8 == 0 &&
-                       p.o.row_stride % 8 == 0 && p.o.head_stride % 8 == 0 && p.head_dim_v % 8 == 0;
-    args.control = control;
-    cudaError_t error = encode_tensor_map(args.q, p.q, extent_q(p), 64);
-    if (error == cudaSuccess) error = encode_tensor_map(args.k, p.k, extent_kv(p, p.head_dim), C::kTileN);
-    if (error == cudaSuccess) error = encode_tensor_map(args.v, p.v, extent_kv(p, p.head_dim_v), C::kTileN);
-    if (error != cudaSuccess) return error;
-    const int blocks = std::min(args.order.total, multiprocessors);
-    forward<C><<<blocks, C::kThreads, kSharedBytes, stream>>>(args);
-    return cudaGetLastError();
+    const bool shaped = p.softcap > 0.0f || p.alibi_slopes != nullptr || !(p.scale > 0.0f);
+    return shaped ? launch_forward<Shaped>(p, control, multiprocessors, stream)
+                  : launch_forward<Plain>(p, control, multiprocessors, stream);
+  }
+
+ private:
+  template <typename C>
+  static cudaError_t allow_shared() {
+    return cudaFuncSetAttribute(forward<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(ForwardShared<C>));
   }
 };
 

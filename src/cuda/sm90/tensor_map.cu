@@ -1,6 +1,7 @@
 #include "cuda/sm90/tensor_map.h"
 
 #include <cuda.h>
+#include <cudaTypedefs.h>
 
 #include <cstring>
 
@@ -9,7 +10,7 @@ namespace tilewise::sm90 {
 namespace {
 
 // From the driver that is loaded, so that the library needs none at link time.
-PFN_cuTensorMapEncodeTiled find_encoder() {
+PFN_cuTensorMapEncodeTiled_v12000 find_encoder() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found;
 #if CUDART_VERSION >= 12050
@@ -18,7 +19,7 @@ PFN_cuTensorMapEncodeTiled find_encoder() {
 #else
   const cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
 #endif
-  return error == cudaSuccess ? reinterpret_cast<PFN_cuTensorMapEncodeTiled>(function) : nullptr;
+  return error == cudaSuccess ? reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function) : nullptr;
 }
 
 constexpr int64_t kElementBytes = 2, kStrideBytes = 16;
@@ -42,7 +43,7 @@ const char* tensor_map_refuses(const RowTensor& tensor, const TensorExtent& exte
 }
 
 cudaError_t encode_tensor_map(TileSource& source, const RowTensor& tensor, const TensorExtent& extent, int box_rows) {
-  static const PFN_cuTensorMapEncodeTiled encode = find_encoder();
+  static const PFN_cuTensorMapEncodeTiled_v12000 encode = find_encoder();
   if (encode == nullptr) return cudaErrorSymbolNotFound;
   static_assert(sizeof(CUtensorMap) == sizeof(ptx::TensorMap));
   // The strides of a dimension of size 1 are free, but must be valid.

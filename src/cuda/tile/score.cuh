@@ -3,6 +3,7 @@
 #ifndef TILEWISE_CUDA_TILE_SCORE_H_
 #define TILEWISE_CUDA_TILE_SCORE_H_
 
+#include "core/softmax.h"
 #include "cuda/tile/softmax.cuh"
 #include "cuda/tile/work.cuh"
 
@@ -28,20 +29,30 @@ __device__ __forceinline__ void hide(float (&r_s)[kCount], const Work& w, int ro
   }
 }
 
+// tanhf branches per element. Small arguments take the series, where 1 - 2 / (1 + exp(2 x)) loses digits.
+__device__ __forceinline__ float tanh_branchless(float x) {
+  const float square = x * x;
+  const float series = x + x * square * (-1.0f / 3 + square * (2.0f / 15 + square * (-17.0f / 315)));
+  const float power = ptx::exp2_approx(2.0f * kLog2E * x);
+  return square < 0.0625f ? series : 1.0f - __fdividef(2.0f, 1.0f + fminf(power, 1e30f));
+}
+
 // Scores in natural units, for calls with a softcap, ALiBi or a scale that is not positive.
 template <int kCount>
-__device__ __forceinline__ void shape(float (&r_s)[kCount], float scale, float softcap, float slope, int row_position,
-                                      int key, int lane_column) {
-  const float inverse = softcap > 0.0f ? 1.0f / softcap : 0.0f;
+__device__ __forceinline__ void shape(float (&r_s)[kCount], float scale, float softcap, float slope,
+                                      int row_position, int key, int lane_column) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    float s = r_s[i] * scale;
-    if (softcap > 0.0f) s = softcap * tanhf(s * inverse);
-    if (slope != 0.0f) {
-      const int distance = row_position + 8 * (i / 2 % 2) - (key + lane_column + fragment_column(i));
-      s -= slope * fabsf(static_cast<float>(distance));
-    }
-    r_s[i] = s;
+  for (int i = 0; i < kCount; ++i) r_s[i] *= scale;
+  if (softcap > 0.0f) {
+    const float inverse = 1.0f / softcap;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) r_s[i] = softcap * tanh_branchless(r_s[i] * inverse);
+  }
+  if (slope != 0.0f) {
+    const int distance = row_position - key - lane_column;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      r_s[i] -= slope * fabsf(static_cast<float>(distance + 8 * (i / 2 % 2) - fragment_column(i)));
   }
 }
 
