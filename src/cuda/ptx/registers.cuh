@@ -19,6 +19,13 @@ __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 
+// Reads that the compiler does not hoist: recomputing what hangs on the thread costs less than keeping it.
+__device__ __forceinline__ int thread_afresh() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 // True in one lane of a converged warp, the same one each time.
 __device__ __forceinline__ bool elect_one() {
   uint32_t elected;

@@ -4,10 +4,10 @@
 // Roles. Warpgroup 0: one thread hands out work and drives the copy engine. Warpgroups 1..: 64 queries each, products
 // by wgmma, softmax in registers. The block is persistent: it draws tickets until there is no more work.
 //
-// Shared memory. Q one buffer a warpgroup; K and V rings of kStages tiles each; a ring of two work descriptions.
+// Shared memory. Rings of Q buffers of 64 rows, of K tiles, of V tiles and of work descriptions.
 //
 // Invariants. Every full barrier has one arrival and the tile's bytes; every empty barrier counts the warps that read
-// the buffer. All warpgroups run the same number of steps for a piece of work, so their turns match.
+// the buffer. All warpgroups run the same steps, so their turns match.
 #ifndef TILEWISE_CUDA_SM90_FORWARD_H_
 #define TILEWISE_CUDA_SM90_FORWARD_H_
 
@@ -19,7 +19,7 @@ namespace tilewise::sm90 {
 
 template <typename C>
 __device__ __forceinline__ void init_barriers(ForwardShared<C>& s) {
-  for (int i = 0; i < C::kConsumers; ++i) {
+  for (int i = 0; i < C::kQueries; ++i) {
     ptx::mbarrier_init(&s.q_full[i], 1);
     ptx::mbarrier_init(&s.q_empty[i], 4);
   }
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) forward(const __grid_constant_
     }
   } else {
     ptx::take_registers<C::kConsumerRegisters>();
-    Consumer<C> consumer{args, shared, group - 1, warp, static_cast<int>(threadIdx.x) % 32};
+    Consumer<C> consumer{args, shared, group - 1, threadIdx.x % 32 == 0};
     consumer.run();
   }
 }

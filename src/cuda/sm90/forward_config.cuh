@@ -11,14 +11,21 @@ namespace tilewise::sm90 {
 // Which part of a step the warpgroups take in turns.
 enum class Turns { none, products };
 
-template <typename ElementT, int kDimQK, int kDimVO, int kWarpgroups, int kKeys, int kStageCount,
-          bool kShapedScores = false, Turns kTurnsOf = Turns::products>
+template <typename ElementT, int kDimQK, int kDimVO, int kWarpgroups, int kKeys, int kStageCount, int kQueryBuffers,
+          bool kShapedScores = false, int kEarlyEighths = 4, Turns kTurnsOf = Turns::products>
 struct ForwardConfig {
   using Element = ElementT;
   static constexpr int kDim = kDimQK, kDimV = kDimVO;
   static constexpr int kConsumers = kWarpgroups;  // warpgroups that compute, 64 queries each
   static constexpr int kTileM = 64 * kConsumers, kTileN = kKeys;
   static constexpr int kStages = kStageCount;
+  // Buffers of 64 queries, dealt to the warpgroups in turn. With more than one each, the first product of the next
+  // piece of work is issued before the last one of this piece.
+  static constexpr int kQueries = kQueryBuffers;
+  static constexpr bool kAhead = kQueries > kConsumers;
+  static_assert(kQueries >= kConsumers);
+  // Scores whose exponentials come before the wait for the second product.
+  static constexpr int kEarly = kTileN / 2 * kEarlyEighths / 8 / 4 * 4;
   // Softcap, ALiBi or a scale that is not positive: more registers a score, so a smaller tile.
   static constexpr bool kShaped = kShapedScores;
   static constexpr Turns kTurns = kTurnsOf;
@@ -33,31 +40,30 @@ struct ForwardConfig {
   using VTile = tile::SharedTile<kTileN, kDimV>;
 };
 
-constexpr int kWorkSlots = 2;
+constexpr int kWorkSlots = 3;
 
 template <typename C>
 struct ForwardShared {
-  alignas(tile::kSwizzleAlignment) uint8_t q[C::kConsumers][C::QTile::kBytes];
+  alignas(tile::kSwizzleAlignment) uint8_t q[C::kQueries][C::QTile::kBytes];
   alignas(tile::kSwizzleAlignment) uint8_t k[C::kStages][C::KTile::kBytes];
   alignas(tile::kSwizzleAlignment) uint8_t v[C::kStages][C::VTile::kBytes];
   tile::Work work[kWorkSlots];
-  ptx::Mbarrier q_full[C::kConsumers], q_empty[C::kConsumers];
+  ptx::Mbarrier q_full[C::kQueries], q_empty[C::kQueries];
   ptx::Mbarrier k_full[C::kStages], k_empty[C::kStages];
   ptx::Mbarrier v_full[C::kStages], v_empty[C::kStages];
   ptx::Mbarrier work_full[kWorkSlots], work_empty[kWorkSlots];
 };
 
-// A place in a ring of buffers and the parity that goes with it.
+// A place in a ring of buffers and the parity that goes with it, in one register.
 template <int kSize>
 struct Ring {
-  int at = 0;
-  uint32_t phase = 0;
+  uint32_t place = 0;  // 0 .. 2 kSize - 1: two turns of the ring
 
-  __device__ __forceinline__ void advance() {
-    if (++at == kSize) {
-      at = 0;
-      phase ^= 1;
-    }
+  __device__ __forceinline__ uint32_t at() const { return place >= kSize ? place - kSize : place; }
+  __device__ __forceinline__ uint32_t phase() const { return place >= kSize; }
+  __device__ __forceinline__ void advance(int by = 1) {
+    place += by;
+    if (place >= 2 * kSize) place -= 2 * kSize;
   }
 };
 

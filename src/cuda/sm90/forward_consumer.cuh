@@ -1,15 +1,17 @@
-// A consumer warpgroup: 64 queries against all their keys.
+// A consumer warpgroup: 64 queries against all their keys, one piece of work after the other.
 //
-// One step, from tile j + 1 to tile j:
-//   issue  S = Q K(j)^T, then O += P V(j + 1)       both in the matrix unit, one after the other
+// One step, from tile j to the next one, j - 1 or the last tile of the next piece of work:
+//   issue  S = Q K(next)^T, then O += P V(j)       both in the matrix unit, one after the other
 //   S done      its K stage is free; mask, maxima, exponentials while the second product runs
 //   O done      its V stage is free; rescale O if the maximum rose; the rest of the exponentials; P = round(S)
-// Warpgroups issue in turns, so one's exponentials run under another's products.
+// Warpgroups issue in turns, so one's exponentials run under another's products. Between two pieces of work both
+// products end first and O is written; the other warpgroups keep the matrix unit busy.
 #ifndef TILEWISE_CUDA_SM90_FORWARD_CONSUMER_H_
 #define TILEWISE_CUDA_SM90_FORWARD_CONSUMER_H_
 
 #include "core/softmax.h"
 #include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/registers.cuh"
 #include "cuda/sm90/forward_args.cuh"
 #include "cuda/sm90/forward_config.cuh"
 #include "cuda/tile/product.cuh"
@@ -27,10 +29,11 @@ struct Consumer {
 
   const ForwardArgs& args;
   ForwardShared<C>& shared;
-  const int group, warp, lane;  // warpgroup, warp within it, lane
+  const int group;    // warpgroup
+  const bool leader;  // first lane of its warp
   Ring<C::kStages> k, v;
-  Ring<kWorkSlots> slot;
-  uint32_t q_phase = 0;
+  Ring<C::kQueries> q;
+  Ring<kWorkSlots> slot;  // of the next piece of work
   float r_s[C::kTileN / 2];
   uint32_t r_p[C::kTileN / 4];
   float r_o[C::kDimV / 2];
@@ -38,111 +41,163 @@ struct Consumer {
 
   __device__ __forceinline__ void run() {
     if (takes_turns() && group == C::kConsumers - 1) ptx::barrier_arrive(kTurnBarrier, 256);
+    q.advance(group);
+    const tile::Work* work = take_work();
+    if (work == nullptr) return;
+    int tile = work->tile_last - 1;
+    clear();
+    first_scores();
+    leave_keys(tile == work->tile_first);
+    prepare(*work, tile, work->is_full(tile));
+    softmax.raise(r_s, args.scale_log2);
+    softmax.template weigh<0, kScores>(r_s, args.scale_log2);
+    tile::round_weights<T, 0, kScores>(r_p, r_s);
     for (;;) {
-      ptx::mbarrier_wait(&shared.work_full[slot.at], slot.phase);
-      const tile::Work& work = shared.work[slot.at];
-      if (work.batch < 0) break;
-#pragma unroll
-      for (int i = 0; i < C::kDimV / 2; ++i) r_o[i] = 0.0f;
-      softmax = {};
-      if (work.tile_first < work.tile_last) attend(work);
-      finish(work);
-      release(&shared.work_empty[slot.at]);
-      slot.advance();
+      const tile::Work* next = work;
+      if (tile == work->tile_first) next = take_work();
+      if (next == nullptr) break;
+      const bool ends = next != work;
+      const int next_tile = ends ? next->tile_last - 1 : tile - 1;
+      const bool last = next_tile == next->tile_first, full = next->is_full(next_tile);
+      if (C::kAhead || !ends) {
+        ptx::mbarrier_wait(&shared.q_full[q.at()], q.phase());
+        ptx::mbarrier_wait(&shared.k_full[k.at()], k.phase());
+        begin_turn();
+        issue_scores();
+        issue_values(*work, tile);
+        end_turn();
+      }
+      if (ends) {
+        if (!C::kAhead) issue_values(*work, tile);
+        ptx::wgmma_wait<0>();
+        ptx::pin(r_o);
+        leave_values();
+        finish(*work);
+        release_work(work);
+        work = next;
+        clear();
+        if (!C::kAhead) first_scores();
+        ptx::pin(r_s);
+      } else {
+        ptx::wgmma_wait<1>();
+        ptx::pin(r_s);
+      }
+      tile = next_tile;
+      leave_keys(last);
+      prepare(*work, tile, full);
+      const tile::Decay decay = softmax.raise(r_s, args.scale_log2);
+      softmax.template weigh<0, C::kEarly>(r_s, args.scale_log2);
+      ptx::wgmma_wait<0>();
+      ptx::pin(r_o);
+      ptx::pin(r_s);
+      if (!ends) leave_values();
+      decay.apply(r_o);
+      softmax.template weigh<C::kEarly, kScores>(r_s, args.scale_log2);
+      tile::round_weights<T, 0, kScores>(r_p, r_s);
     }
+    issue_values(*work, tile);
+    ptx::wgmma_wait<0>();
+    ptx::pin(r_o);
+    finish(*work);
   }
 
  private:
+  static constexpr int kScores = C::kTileN / 2;
+
   static constexpr bool takes_turns() { return C::kTurns == Turns::products && C::kConsumers > 1; }
 
   // A barrier of the empty kind counts the warps that read the buffer.
   __device__ __forceinline__ void release(ptx::Mbarrier* empty) {
     __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(empty);
+    if (leader) ptx::mbarrier_arrive(empty);
   }
 
-  __device__ __forceinline__ int first_row(const tile::Work& w) const {
-    return w.row + 64 * group + 16 * warp + lane / 4;
+  // First of this thread's two rows within the tile.
+  static __device__ __forceinline__ int row_of(int thread) {
+    return 16 * (thread / 32 - 4) + thread % 32 / 4;
   }
 
-  __device__ __forceinline__ void attend(const tile::Work& w) {
-    constexpr int kScores = C::kTileN / 2, kHalf = kScores / 2 / 4 * 4;
-    const int first = w.tile_first;
-    int tile = w.tile_last - 1;
-    const uint64_t q = C::QTile::k_major(shared.q[group]);
+  // The next piece of work that has keys, or null at the end; pieces without keys are written on the way.
+  __device__ __forceinline__ const tile::Work* take_work() {
+    for (;;) {
+      ptx::mbarrier_wait(&shared.work_full[slot.at()], slot.phase());
+      const tile::Work* work = &shared.work[slot.at()];
+      slot.advance();
+      if (work->batch < 0) return nullptr;
+      if (work->tile_first < work->tile_last) return work;
+      write_nothing(*work);
+      release_work(work);
+    }
+  }
 
-    ptx::mbarrier_wait(&shared.q_full[group], q_phase);
-    q_phase ^= 1;
-    ptx::mbarrier_wait(&shared.k_full[k.at], k.phase);
-    tile::issue_scores<T, C::kTileN, C::kDim>(r_s, q, C::KTile::k_major(shared.k[k.at]));
+  __device__ __forceinline__ void release_work(const tile::Work* work) {
+    release(&shared.work_empty[work - shared.work]);
+  }
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < C::kDimV / 2; ++i) r_o[i] = 0.0f;
+    softmax = {};
+  }
+
+  __device__ __forceinline__ void begin_turn() {
+    if (takes_turns()) ptx::barrier_sync(kTurnBarrier + group, 256);
+  }
+  __device__ __forceinline__ void end_turn() {
+    if (takes_turns()) ptx::barrier_arrive(kTurnBarrier + (group + 1) % C::kConsumers, 256);
+  }
+
+  __device__ __forceinline__ void issue_scores() {
+    tile::issue_scores<T, C::kTileN, C::kDim>(r_s, C::QTile::k_major(shared.q[q.at()]),
+                                              C::KTile::k_major(shared.k[k.at()]));
+  }
+
+  __device__ __forceinline__ void first_scores() {
+    ptx::mbarrier_wait(&shared.q_full[q.at()], q.phase());
+    ptx::mbarrier_wait(&shared.k_full[k.at()], k.phase());
+    issue_scores();
     ptx::wgmma_wait<0>();
     ptx::pin(r_s);
-    leave_keys(tile == first);
-    prepare(w, tile);
-    softmax.raise(r_s, args.scale_log2);
-    softmax.template weigh<0, kScores>(r_s, args.scale_log2);
-    tile::round_weights<T, 0, kScores>(r_p, r_s);
-
-    while (tile > first) {
-      ptx::mbarrier_wait(&shared.k_full[k.at], k.phase);
-      if (takes_turns()) ptx::barrier_sync(kTurnBarrier + group, 256);
-      tile::issue_scores<T, C::kTileN, C::kDim>(r_s, q, C::KTile::k_major(shared.k[k.at]));
-      issue_values(w, tile);
-      if (takes_turns()) ptx::barrier_arrive(kTurnBarrier + (group + 1) % C::kConsumers, 256);
-      --tile;
-      ptx::wgmma_wait<1>();
-      ptx::pin(r_s);
-      leave_keys(tile == first);
-      prepare(w, tile);
-      const bool rescale = softmax.raise(r_s, args.scale_log2);
-      softmax.template weigh<0, kHalf>(r_s, args.scale_log2);
-      ptx::wgmma_wait<0>();
-      ptx::pin(r_o);
-      ptx::pin(r_s);
-      leave_values();
-      if (rescale) softmax.rescale(r_o);
-      softmax.template weigh<kHalf, kScores>(r_s, args.scale_log2);
-      tile::round_weights<T, 0, kScores>(r_p, r_s);
-    }
-    issue_values(w, tile);
-    ptx::wgmma_wait<0>();
-    ptx::pin(r_o);
-    leave_values();
   }
 
   __device__ __forceinline__ void leave_keys(bool last) {
-    release(&shared.k_empty[k.at]);
+    release(&shared.k_empty[k.at()]);
     k.advance();
-    if (last) release(&shared.q_empty[group]);
+    if (last) {
+      release(&shared.q_empty[q.at()]);
+      q.advance(C::kConsumers);
+    }
   }
 
   __device__ __forceinline__ void leave_values() {
-    release(&shared.v_empty[v.at]);
+    release(&shared.v_empty[v.at()]);
     v.advance();
   }
 
   __device__ __forceinline__ void issue_values(const tile::Work& w, int tile) {
-    ptx::mbarrier_wait(&shared.v_full[v.at], v.phase);
+    ptx::mbarrier_wait(&shared.v_full[v.at()], v.phase());
     const int key = tile * C::kTileN;
     if (w.see_first > key || w.see_last < key + C::kTileN) clear_unseen(w, key);
-    tile::issue_values<T, C::kTileN, C::kDimV>(r_o, r_p, C::VTile::mn_major(shared.v[v.at]), true);
+    tile::issue_values<T, C::kTileN, C::kDimV>(r_o, r_p, C::VTile::mn_major(shared.v[v.at()]), true);
   }
 
   // Zeroes the values that no row of the tile sees: their weights are 0, but 0 * NaN is not. Every warpgroup does
   // it for itself; the second one writes zeros over zeros.
   __device__ __forceinline__ void clear_unseen(const tile::Work& w, int key) {
     constexpr int kChunks = C::VTile::kPanels * 8;
-    for (int i = 32 * warp + lane; i < C::kTileN * kChunks; i += 128) {
+    for (int i = ptx::thread_afresh() % 128; i < C::kTileN * kChunks; i += 128) {
       const int row = i / kChunks;
       if (key + row < w.see_first || key + row >= w.see_last)
-        *reinterpret_cast<uint4*>(shared.v[v.at] + C::VTile::chunk_offset(row, i % kChunks)) = uint4{};
+        *reinterpret_cast<uint4*>(shared.v[v.at()] + C::VTile::chunk_offset(row, i % kChunks)) = uint4{};
     }
     ptx::fence_async_shared();
     ptx::barrier_sync(kGroupBarrier + group, 128);
   }
 
-  __device__ __forceinline__ void prepare(const tile::Work& w, int tile) {
-    const int row = first_row(w), key = tile * C::kTileN, lane_column = 2 * (lane % 4);
+  __device__ __forceinline__ void prepare(const tile::Work& w, int tile, bool full) {
+    if (full && !C::kShaped) return;
+    const int thread = ptx::thread_afresh();
+    const int row = w.row + row_of(thread), key = tile * C::kTileN, lane_column = 2 * (thread % 4);
     if constexpr (C::kShaped) {
       const ForwardParams& p = args.params;
       const float slope = p.alibi_slopes ? p.alibi_slopes[w.batch * p.alibi_batch_stride +
@@ -150,53 +205,53 @@ struct Consumer {
                                          : 0.0f;
       tile::shape(r_s, p.scale, p.softcap, slope, row + w.q_offset, key, lane_column);
     }
-    if (!w.is_full(tile)) tile::hide(r_s, w, row, key, lane_column);
+    if (!full) tile::hide(r_s, w, row, key, lane_column);
+  }
+
+  // O = 0 where no row of the tile sees a key.
+  __device__ __forceinline__ void write_nothing(const tile::Work& w) {
+    const ForwardParams& p = args.params;
+    const int thread = ptx::thread_afresh(), lane = thread % 32;
+    for (int i = 0; i < 16; ++i) {
+      const int row = w.row + row_of(thread - lane) + i;
+      if (row >= w.rows_q) return;
+      const int64_t at = w.batch * p.o.batch_stride + w.head * p.o.head_stride + (w.q_begin + row) * p.o.row_stride;
+      for (int column = lane; column < p.head_dim_v; column += 32) {
+        if (p.o.dtype == DType::f32)
+          static_cast<float*>(p.o.data)[at + column] = 0.0f;
+        else
+          static_cast<uint16_t*>(p.o.data)[at + column] = 0;
+      }
+      if (p.lse.data && lane == 0)
+        p.lse.data[w.batch * p.lse.batch_stride + w.head * p.lse.head_stride +
+                   (w.q_begin + row) * p.lse.row_stride] = p.sinks ? p.sinks[w.head * p.sinks_stride] : kNegativeInfinity;
+    }
   }
 
   // Divides by the sums, takes in the sink, writes O and LSE.
   __device__ __forceinline__ void finish(const tile::Work& w) {
     const ForwardParams& p = args.params;
+    const int thread = ptx::thread_afresh(), lane = thread % 32;
     softmax.finish();
     const float sink = p.sinks ? p.sinks[w.head * p.sinks_stride] * kLog2E : kNegativeInfinity;
-    float factor[2];
-    bool wanted[2];
-    int64_t rows[2];
+    const bool f32 = p.o.dtype == DType::f32;
+    const int64_t head = w.batch * p.o.batch_stride + w.head * p.o.head_stride;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int row = first_row(w) + 8 * r;
-      wanted[r] = row < w.rows_q;
-      rows[r] = w.q_begin + row;
+      const int row = w.row + row_of(thread) + 8 * r;
+      const bool wanted = row < w.rows_q;
       const bool sees = softmax.sum[r] != 0.0f && row < w.len_q;
-      const float top = fmaxf(softmax.shift[r], sink);
-      float sum = softmax.sum[r], mine = 1.0f, lse;
-      if (p.sinks) {
-        mine = ptx::exp2_approx(softmax.shift[r] - top);
-        sum = sum * mine + ptx::exp2_approx(sink - top);
-      }
-      factor[r] = sees ? mine / sum : 0.0f;
-      lse = ((p.sinks ? top : softmax.shift[r]) + ptx::log2_approx(sum)) * kLn2;
-      if (!sees) lse = sink * kLn2;
-      if (p.lse.data && wanted[r] && lane % 4 == 0)
-        p.lse.data[w.batch * p.lse.batch_stride + w.head * p.lse.head_stride + rows[r] * p.lse.row_stride] = lse;
-#pragma unroll
-      for (int i = 2 * r; i < C::kDimV / 2; i += 4) {
-        r_o[i] = sees ? r_o[i] * factor[r] : 0.0f;
-        r_o[i + 1] = sees ? r_o[i + 1] * factor[r] : 0.0f;
-      }
-    }
-    const int64_t base = w.batch * p.o.batch_stride + w.head * p.o.head_stride;
-    const int head_dim = static_cast<int>(p.head_dim_v);
-    if (p.o.dtype == DType::f32) {
-      float* g_row[2] = {static_cast<float*>(p.o.data) + base + rows[0] * p.o.row_stride,
-                         static_cast<float*>(p.o.data) + base + rows[1] * p.o.row_stride};
-      tile::store_rows(r_o, g_row, wanted, head_dim, lane);
-    } else {
-      T* g_row[2] = {static_cast<T*>(p.o.data) + base + rows[0] * p.o.row_stride,
-                     static_cast<T*>(p.o.data) + base + rows[1] * p.o.row_stride};
-      if (args.wide_stores)
-        tile::store_rows_wide(r_o, g_row, wanted, head_dim, lane);
-      else
-        tile::store_rows(r_o, g_row, wanted, head_dim, lane);
+      const float shift = softmax.shift(r, args.scale_log2);
+      const float top = p.sinks ? fmaxf(shift, sink) : shift;
+      const float mine = ptx::exp2_approx(shift - top);
+      const float sum = softmax.sum[r] * mine + (p.sinks ? ptx::exp2_approx(sink - top) : 0.0f);
+      if (p.lse.data && wanted && lane % 4 == 0)
+        p.lse.data[w.batch * p.lse.batch_stride + w.head * p.lse.head_stride + (w.q_begin + row) * p.lse.row_stride] =
+            sees ? (top + ptx::log2_approx(sum)) * kLn2 : sink * kLn2;
+      const int64_t at = head + (w.q_begin + row) * p.o.row_stride;
+      auto* g_row = static_cast<uint8_t*>(p.o.data) + (f32 ? 4 * at : 2 * at);
+      tile::store_row<T>(r_o, r, mine / sum, !sees, g_row, f32, args.wide_stores,
+                         wanted ? static_cast<int>(p.head_dim_v) : 0, lane);
     }
   }
 };

@@ -25,19 +25,24 @@ struct Producer {
   const ForwardArgs& args;
   ForwardShared<C>& shared;
   Ring<C::kStages> k, v;
+  Ring<C::kQueries> q;
   Ring<kWorkSlots> slot;
-  uint32_t q_phase = 0;
+  uint32_t next = 0;
 
   __device__ __forceinline__ void run() {
     uint32_t index = blockIdx.x;
     while (index < static_cast<uint32_t>(args.order.total)) {
-      const uint32_t next = args.control ? gridDim.x + atomicAdd(args.control, 1) : index + gridDim.x;
       int batch, head, tile_row;
       args.order.find(index, batch, head, tile_row);
       tile::Work work;
       if (tile::make_work<C::kTileM, C::kTileN>(work, args.params, batch, head, tile_row)) {
         publish(work);
-        if (work.tile_first < work.tile_last) load(work);
+        if (work.tile_first < work.tile_last)
+          load(work, index);
+        else
+          draw(index);
+      } else {
+        draw(index);
       }
       index = next;
     }
@@ -49,33 +54,41 @@ struct Producer {
 
  private:
   __device__ __forceinline__ void publish(const tile::Work& work) {
-    ptx::mbarrier_wait(&shared.work_empty[slot.at], slot.phase ^ 1);
-    shared.work[slot.at] = work;
-    ptx::mbarrier_arrive(&shared.work_full[slot.at]);
+    ptx::mbarrier_wait(&shared.work_empty[slot.at()], slot.phase() ^ 1);
+    shared.work[slot.at()] = work;
+    ptx::mbarrier_arrive(&shared.work_full[slot.at()]);
     slot.advance();
   }
 
-  __device__ __forceinline__ void load(const tile::Work& w) {
+  // As late as its latency allows: a ticket drawn early is work that nobody else can take.
+  __device__ __forceinline__ void draw(uint32_t index) {
+    next = args.control ? gridDim.x + atomicAdd(args.control, 1) : index + gridDim.x;
+  }
+
+  __device__ __forceinline__ void load(const tile::Work& w, uint32_t index) {
     const int kv_head = w.head / args.queries_per_key_head;
     load_keys(w, w.tile_last - 1, kv_head);
     for (int i = 0; i < C::kConsumers; ++i) {
-      ptx::mbarrier_wait(&shared.q_empty[i], q_phase ^ 1);
-      load_tile<typename C::QTile>(shared.q[i], args.q, &shared.q_full[i], ptx::CacheHint::evict_first,
+      ptx::mbarrier_wait(&shared.q_empty[q.at()], q.phase() ^ 1);
+      load_tile<typename C::QTile>(shared.q[q.at()], args.q, &shared.q_full[q.at()], ptx::CacheHint::evict_first,
                                    w.q_begin + w.row + 64 * i, w.head, w.batch);
+      q.advance();
     }
-    q_phase ^= 1;
     for (int tile = w.tile_last - 1; tile >= w.tile_first; --tile) {
-      if (tile > w.tile_first) load_keys(w, tile - 1, kv_head);
-      ptx::mbarrier_wait(&shared.v_empty[v.at], v.phase ^ 1);
-      load_tile<typename C::VTile>(shared.v[v.at], args.v, &shared.v_full[v.at], ptx::CacheHint::evict_last,
+      if (tile > w.tile_first)
+        load_keys(w, tile - 1, kv_head);
+      else
+        draw(index);
+      ptx::mbarrier_wait(&shared.v_empty[v.at()], v.phase() ^ 1);
+      load_tile<typename C::VTile>(shared.v[v.at()], args.v, &shared.v_full[v.at()], ptx::CacheHint::evict_last,
                                    w.kv_begin + tile * C::kTileN, kv_head, w.batch);
       v.advance();
     }
   }
 
   __device__ __forceinline__ void load_keys(const tile::Work& w, int tile, int kv_head) {
-    ptx::mbarrier_wait(&shared.k_empty[k.at], k.phase ^ 1);
-    load_tile<typename C::KTile>(shared.k[k.at], args.k, &shared.k_full[k.at], ptx::CacheHint::evict_last,
+    ptx::mbarrier_wait(&shared.k_empty[k.at()], k.phase() ^ 1);
+    load_tile<typename C::KTile>(shared.k[k.at()], args.k, &shared.k_full[k.at()], ptx::CacheHint::evict_last,
                                  w.kv_begin + tile * C::kTileN, kv_head, w.batch);
     k.advance();
   }

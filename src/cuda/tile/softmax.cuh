@@ -13,60 +13,69 @@ constexpr float kMinusInfinity = -__builtin_huge_valf();
 // lag by that much, and most tiles need no rescaling of O.
 constexpr float kRescaleThreshold = 8.0f;
 
+// What O must be multiplied by after a tile raised the maxima of this thread's rows.
+struct Decay {
+  float factor[2];
+  bool needed;  // the same in the whole warp
+
+  template <int kCount>
+  __device__ __forceinline__ void apply(float (&r_o)[kCount]) const {
+    if (!needed) return;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) r_o[i] *= factor[i / 2 % 2];
+  }
+};
+
 struct OnlineSoftmax {
   float top[2] = {kMinusInfinity, kMinusInfinity};  // the maximum that weights are taken from, raw units
-  float shift[2] = {0.0f, 0.0f};                    // top * scale, 0 where top is -inf
   float sum[2] = {0.0f, 0.0f};
-  float decay[2] = {1.0f, 1.0f};  // what O and the sum still have to be multiplied by
 
-  // Takes in the maxima of a tile of scores. True where this warp must rescale O by `decay`.
+  // top in exponents of 2, and 0 where nothing was seen yet.
+  __device__ __forceinline__ float shift(int r, float scale_log2) const {
+    return top[r] == kMinusInfinity ? 0.0f : top[r] * scale_log2;
+  }
+
+  // Takes in the maxima of a tile of scores.
   template <int kCount>
-  __device__ __forceinline__ bool raise(const float (&r_s)[kCount], float scale_log2) {
-    float peak[2][2];
+  __device__ __forceinline__ Decay raise(const float (&r_s)[kCount], float scale_log2) {
+    float peak[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      peak[r][0] = r_s[2 * r];
-      peak[r][1] = r_s[2 * r + 1];
+      float even = r_s[2 * r], odd = r_s[2 * r + 1];
 #pragma unroll
       for (int j = 1; j < kCount / 4; ++j) {
-        peak[r][0] = fmaxf(peak[r][0], r_s[4 * j + 2 * r]);
-        peak[r][1] = fmaxf(peak[r][1], r_s[4 * j + 2 * r + 1]);
+        even = fmaxf(even, r_s[4 * j + 2 * r]);
+        odd = fmaxf(odd, r_s[4 * j + 2 * r + 1]);
       }
-      peak[r][0] = fmaxf(peak[r][0], peak[r][1]);
+      peak[r] = fmaxf(even, odd);
     }
 #pragma unroll
-    for (int r = 0; r < 2; ++r) peak[r][0] = fmaxf(peak[r][0], __shfl_xor_sync(~0u, peak[r][0], 1));
+    for (int r = 0; r < 2; ++r) peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 1));
 #pragma unroll
-    for (int r = 0; r < 2; ++r) peak[r][0] = fmaxf(peak[r][0], __shfl_xor_sync(~0u, peak[r][0], 2));
-    bool raised = false;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) raised |= (peak[r][0] - top[r]) * scale_log2 > kRescaleThreshold;
-    if (!__any_sync(~0u, raised)) return false;
+    for (int r = 0; r < 2; ++r) peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 2));
+    const bool raised = (peak[0] - top[0]) * scale_log2 > kRescaleThreshold ||
+                        (peak[1] - top[1]) * scale_log2 > kRescaleThreshold;
+    Decay decay = {{1.0f, 1.0f}, __any_sync(~0u, raised) != 0};
+    if (!decay.needed) return decay;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float before = top[r];
-      top[r] = fmaxf(top[r], peak[r][0]);
-      shift[r] = top[r] == kMinusInfinity ? 0.0f : top[r] * scale_log2;
-      decay[r] = ptx::exp2_approx(before * scale_log2 - shift[r]);
-      sum[r] *= decay[r];
+      const float before = top[r] * scale_log2;
+      top[r] = fmaxf(top[r], peak[r]);
+      decay.factor[r] = ptx::exp2_approx(before - shift(r, scale_log2));
+      sum[r] *= decay.factor[r];
     }
-    return true;
+    return decay;
   }
 
   // Scores [kFirst, kLast) of the fragment become weights.
   template <int kFirst, int kLast, int kCount>
   __device__ __forceinline__ void weigh(float (&r_s)[kCount], float scale_log2) {
+    const float from[2] = {shift(0, scale_log2), shift(1, scale_log2)};
 #pragma unroll
     for (int i = kFirst; i < kLast; ++i) {
-      r_s[i] = ptx::exp2_approx(r_s[i] * scale_log2 - shift[i / 2 % 2]);
+      r_s[i] = ptx::exp2_approx(r_s[i] * scale_log2 - from[i / 2 % 2]);
       sum[i / 2 % 2] += r_s[i];
     }
-  }
-
-  template <int kCount>
-  __device__ __forceinline__ void rescale(float (&r_o)[kCount]) const {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) r_o[i] *= decay[i / 2 % 2];
   }
 
   // Adds the partial sums of the four lanes of a row.
