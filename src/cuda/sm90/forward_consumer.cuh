@@ -45,55 +45,21 @@ struct Consumer {
     const tile::Work* work = take_work();
     if (work == nullptr) return;
     int tile = work->tile_last - 1;
-    clear();
-    first_scores();
-    leave_keys(tile == work->tile_first);
-    prepare(*work, tile, work->is_full(tile));
-    softmax.raise(r_s, args.scale_log2);
-    softmax.template weigh<0, kScores>(r_s, args.scale_log2);
-    tile::round_weights<T, 0, kScores>(r_p, r_s);
+    wait_keys();
+    issue_scores(queries_descriptor(), keys_descriptor());
+    take_scores(*work);
+    begin(*work);
     for (;;) {
       const tile::Work* next = work;
       if (tile == work->tile_first) next = take_work();
       if (next == nullptr) break;
-      const bool ends = next != work;
-      const int next_tile = ends ? next->tile_last - 1 : tile - 1;
-      const bool last = next_tile == next->tile_first, full = next->is_full(next_tile);
-      if (C::kAhead || !ends) {
-        ptx::mbarrier_wait(&shared.q_full[q.at()], q.phase());
-        ptx::mbarrier_wait(&shared.k_full[k.at()], k.phase());
-        begin_turn();
-        issue_scores();
-        issue_values(*work, tile);
-        end_turn();
-      }
-      if (ends) {
-        if (!C::kAhead) issue_values(*work, tile);
-        ptx::wgmma_wait<0>();
-        ptx::pin(r_o);
-        leave_values();
-        finish(*work);
-        release_work(work);
-        work = next;
-        clear();
-        if (!C::kAhead) first_scores();
-        ptx::pin(r_s);
+      if (next == work) {
+        tile = step(*work, tile);
       } else {
-        ptx::wgmma_wait<1>();
-        ptx::pin(r_s);
+        end(*work, tile, *next);
+        work = next;
+        tile = work->tile_last - 1;
       }
-      tile = next_tile;
-      leave_keys(last);
-      prepare(*work, tile, full);
-      const tile::Decay decay = softmax.raise(r_s, args.scale_log2);
-      softmax.template weigh<0, C::kEarly>(r_s, args.scale_log2);
-      ptx::wgmma_wait<0>();
-      ptx::pin(r_o);
-      ptx::pin(r_s);
-      if (!ends) leave_values();
-      decay.apply(r_o);
-      softmax.template weigh<C::kEarly, kScores>(r_s, args.scale_log2);
-      tile::round_weights<T, 0, kScores>(r_p, r_s);
     }
     issue_values(*work, tile);
     ptx::wgmma_wait<0>();
@@ -117,6 +83,81 @@ struct Consumer {
     return 16 * (thread / 32 - 4) + thread % 32 / 4;
   }
 
+  __device__ __forceinline__ int step(const tile::Work& w, int tile) {
+    const int next = tile - 1;
+    const bool last = next == w.tile_first, full = w.is_full(next);
+    const uint32_t keys = keys_descriptor(), queries = queries_descriptor();
+    wait_keys();
+    begin_turn();
+    issue_scores(queries, keys);
+    issue_values(w, tile);
+    end_turn();
+    ptx::wgmma_wait<1>();
+    ptx::pin(r_s);
+    leave_keys(last);
+    prepare(w, next, full);
+    const tile::Decay decay = softmax.raise(r_s, args.scale_log2);
+    if constexpr (C::kEarly > 0) {
+      softmax.template weigh<0, C::kEarly>(r_s, args.scale_log2);
+      // Never true. ptxas moves the wait to the front of its basic block; this is where the block ends.
+      if (fminf(softmax.sum[0], softmax.sum[1]) < 0.0f) __trap();
+    }
+    ptx::wgmma_wait<0>();
+    ptx::pin(r_o);
+    ptx::pin(r_s);
+    leave_values();
+    decay.apply(r_o);
+    softmax.template weigh<C::kEarly, kScores>(r_s, args.scale_log2);
+    tile::round_weights<T, 0, kScores>(r_p, r_s);
+    return next;
+  }
+
+  // From the last tile of a piece of work to the first of the next one.
+  __device__ __forceinline__ void end(const tile::Work& w, int tile, const tile::Work& next) {
+    if (C::kAhead) {
+      const uint32_t keys = keys_descriptor(), queries = queries_descriptor();
+      wait_keys();
+      begin_turn();
+      issue_scores(queries, keys);
+      issue_values(w, tile);
+      end_turn();
+    } else {
+      issue_values(w, tile);
+    }
+    if (C::kAhead)
+      take_scores(next);
+    else
+      ptx::wgmma_wait<0>();
+    ptx::pin(r_o);
+    leave_values();
+    finish(w);
+    release_work(&w);
+    if (!C::kAhead) {
+      wait_keys();
+      issue_scores(queries_descriptor(), keys_descriptor());
+      take_scores(next);
+    }
+    begin(next);
+  }
+
+  // Waits for all products; the scores are of the first tile.
+  __device__ __forceinline__ void take_scores(const tile::Work& w) {
+    ptx::wgmma_wait<0>();
+    ptx::pin(r_s);
+    leave_keys(w.tile_last - 1 == w.tile_first);
+  }
+
+  __device__ __forceinline__ void begin(const tile::Work& w) {
+    const int tile = w.tile_last - 1;
+#pragma unroll
+    for (int i = 0; i < C::kDimV / 2; ++i) r_o[i] = 0.0f;
+    softmax = {};
+    prepare(w, tile, w.is_full(tile));
+    softmax.raise(r_s, args.scale_log2);
+    softmax.template weigh<0, kScores>(r_s, args.scale_log2);
+    tile::round_weights<T, 0, kScores>(r_p, r_s);
+  }
+
   // The next piece of work that has keys, or null at the end; pieces without keys are written on the way.
   __device__ __forceinline__ const tile::Work* take_work() {
     for (;;) {
@@ -134,12 +175,6 @@ struct Consumer {
     release(&shared.work_empty[work - shared.work]);
   }
 
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (int i = 0; i < C::kDimV / 2; ++i) r_o[i] = 0.0f;
-    softmax = {};
-  }
-
   __device__ __forceinline__ void begin_turn() {
     if (takes_turns()) ptx::barrier_sync(kTurnBarrier + group, 256);
   }
@@ -147,17 +182,17 @@ struct Consumer {
     if (takes_turns()) ptx::barrier_arrive(kTurnBarrier + (group + 1) % C::kConsumers, 256);
   }
 
-  __device__ __forceinline__ void issue_scores() {
-    tile::issue_scores<T, C::kTileN, C::kDim>(r_s, C::QTile::k_major(shared.q[q.at()]),
-                                              C::KTile::k_major(shared.k[k.at()]));
+  __device__ __forceinline__ uint32_t queries_descriptor() const { return C::QTile::k_major(shared.q[q.at()]); }
+  __device__ __forceinline__ uint32_t keys_descriptor() const { return C::KTile::k_major(shared.k[k.at()]); }
+  __device__ __forceinline__ uint32_t values_descriptor() const { return C::VTile::mn_major(shared.v[v.at()]); }
+
+  __device__ __forceinline__ void issue_scores(uint32_t queries, uint32_t keys) {
+    tile::issue_scores<T, C::kTileN, C::kDim>(r_s, queries, keys);
   }
 
-  __device__ __forceinline__ void first_scores() {
+  __device__ __forceinline__ void wait_keys() {
     ptx::mbarrier_wait(&shared.q_full[q.at()], q.phase());
     ptx::mbarrier_wait(&shared.k_full[k.at()], k.phase());
-    issue_scores();
-    ptx::wgmma_wait<0>();
-    ptx::pin(r_s);
   }
 
   __device__ __forceinline__ void leave_keys(bool last) {
@@ -178,7 +213,7 @@ struct Consumer {
     ptx::mbarrier_wait(&shared.v_full[v.at()], v.phase());
     const int key = tile * C::kTileN;
     if (w.see_first > key || w.see_last < key + C::kTileN) clear_unseen(w, key);
-    tile::issue_values<T, C::kTileN, C::kDimV>(r_o, r_p, C::VTile::mn_major(shared.v[v.at()]), true);
+    tile::issue_values<T, C::kTileN, C::kDimV>(r_o, r_p, values_descriptor(), true);
   }
 
   // Zeroes the values that no row of the tile sees: their weights are 0, but 0 * NaN is not. Every warpgroup does

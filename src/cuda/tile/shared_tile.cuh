@@ -18,18 +18,15 @@ struct SharedTile {
   static constexpr int kPanelBytes = kRows * 128;
   static constexpr int kBytes = kPanels * kPanelBytes;
 
-  // wgmma descriptors: start, leading and stride offsets in units of 16 bytes, swizzle 1 = 128 bytes.
+  // wgmma descriptors: start, leading and stride offsets in units of 16 bytes, swizzle 1 = 128 bytes. Only the low
+  // half differs between tiles.
   // k innermost: 8 rows are 1024 bytes; the leading offset is not used.
-  static __device__ __forceinline__ uint64_t k_major(const void* s_tile) { return descriptor(s_tile, 16); }
+  static __device__ __forceinline__ uint32_t k_major(const void* s_tile) { return low_half(s_tile, 16); }
   // n innermost: the next 64 columns are a panel further, the next 8 k rows 1024 bytes.
-  static __device__ __forceinline__ uint64_t mn_major(const void* s_tile) {
-    return descriptor(s_tile, kPanelBytes);
-  }
+  static __device__ __forceinline__ uint32_t mn_major(const void* s_tile) { return low_half(s_tile, kPanelBytes); }
   // What is added for the next 16 of k.
-  static constexpr uint64_t k_major_step(int k16) {
-    return static_cast<uint64_t>(k16 / 4 * kPanelBytes + k16 % 4 * 32) >> 4;
-  }
-  static constexpr uint64_t mn_major_step(int k16) { return static_cast<uint64_t>(k16 * 16 * 128) >> 4; }
+  static constexpr uint32_t k_major_step(int k16) { return (k16 / 4 * kPanelBytes + k16 % 4 * 32) >> 4; }
+  static constexpr uint32_t mn_major_step(int k16) { return k16 * 16 * 128 >> 4; }
 
   // 16-byte chunk `chunk` of a row, in bytes from the tile's start.
   static __device__ __forceinline__ int chunk_offset(int row, int chunk) {
@@ -37,12 +34,18 @@ struct SharedTile {
   }
 
  private:
-  static __device__ __forceinline__ uint64_t descriptor(const void* s_tile, int leading_bytes) {
-    return static_cast<uint64_t>((ptx::shared_address(s_tile) & 0x3FFFF) >> 4) |
-           static_cast<uint64_t>(leading_bytes >> 4) << 16 | static_cast<uint64_t>(1024 >> 4) << 32 |
-           static_cast<uint64_t>(1) << 62;
+  static __device__ __forceinline__ uint32_t low_half(const void* s_tile, int leading_bytes) {
+    // Descriptors live in uniform registers. What a warp reduces to one value the compiler keeps there; otherwise it
+    // moves both halves over before every wgmma.
+    return __reduce_or_sync(
+        ~0u, (ptx::shared_address(s_tile) & 0x3FFFF) >> 4 | static_cast<uint32_t>(leading_bytes >> 4) << 16);
   }
 };
+
+__device__ __forceinline__ uint64_t descriptor(uint32_t low_half) {
+  constexpr uint32_t kHighHalf = 1024 >> 4 | 1u << 30;
+  return static_cast<uint64_t>(kHighHalf) << 32 | low_half;
+}
 
 }  // namespace tilewise::tile
 #endif  // TILEWISE_CUDA_TILE_SHARED_TILE_H_
