@@ -30,14 +30,30 @@ __device__ __forceinline__ void mbarrier_arrive_expect(Mbarrier* barrier, uint32
                : "memory");
 }
 
+// True where the phase has ended. Starts early what mbarrier_wait would only begin when it matters.
+__device__ __forceinline__ bool mbarrier_test(Mbarrier* barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.b32 %0, 1, 0, p;\n"
+      "}\n"
+      : "=r"(done)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
+// The lanes of a warp leave together, so branches are uniform; otherwise each wait ends in a reconvergence.
 __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, uint32_t parity) {
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
       "again:\n"
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra end;\n"
-      "bra again;\n"
+      "@done bra.uni end;\n"
+      "bra.uni again;\n"
       "end:\n"
       "}\n" ::"r"(shared_address(barrier)),
       "r"(parity)

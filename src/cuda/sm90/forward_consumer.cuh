@@ -38,6 +38,7 @@ struct Consumer {
   uint32_t r_p[C::kTileN / 4];
   float r_o[C::kDimV / 2];
   tile::OnlineSoftmax softmax;
+  bool keys_ready = false, values_ready = false;  // seen in advance
 
   __device__ __forceinline__ void run() {
     if (takes_turns() && group == C::kConsumers - 1) ptx::barrier_arrive(kTurnBarrier, 256);
@@ -45,23 +46,28 @@ struct Consumer {
     const tile::Work* work = take_work();
     if (work == nullptr) return;
     int tile = work->tile_last - 1;
+    wait_queries();
     wait_keys();
     issue_scores(queries_descriptor(), keys_descriptor());
     take_scores(*work);
     begin(*work);
     for (;;) {
-      const tile::Work* next = work;
-      if (tile == work->tile_first) next = take_work();
-      if (next == nullptr) break;
-      if (next == work) {
-        tile = step(*work, tile);
-      } else {
-        end(*work, tile, *next);
-        work = next;
-        tile = work->tile_last - 1;
+      bool fresh = true;
+      while (tile > work->tile_first) {
+        if (!fresh && tile <= work->full_last) {
+          const int stop = max(work->tile_first, work->full_first);
+          while (tile > stop) tile = step<true>(*work, tile);
+        }
+        if (tile > work->tile_first) tile = step<false>(*work, tile);
+        fresh = false;
       }
+      const tile::Work* next = take_work();
+      if (next == nullptr) break;
+      end(*work, tile, *next);
+      work = next;
+      tile = work->tile_last - 1;
     }
-    issue_values(*work, tile);
+    issue_values<false>(*work, tile);
     ptx::wgmma_wait<0>();
     ptx::pin(r_o);
     finish(*work);
@@ -74,7 +80,6 @@ struct Consumer {
 
   // A barrier of the empty kind counts the warps that read the buffer.
   __device__ __forceinline__ void release(ptx::Mbarrier* empty) {
-    __syncwarp();
     if (leader) ptx::mbarrier_arrive(empty);
   }
 
@@ -83,19 +88,22 @@ struct Consumer {
     return 16 * (thread / 32 - 4) + thread % 32 / 4;
   }
 
+  // kInterior: every query sees every key of the next tile, and this tile's values need no clearing.
+  template <bool kInterior>
   __device__ __forceinline__ int step(const tile::Work& w, int tile) {
     const int next = tile - 1;
-    const bool last = next == w.tile_first, full = w.is_full(next);
     const uint32_t keys = keys_descriptor(), queries = queries_descriptor();
-    wait_keys();
+    if (!keys_ready) wait_keys();
     begin_turn();
     issue_scores(queries, keys);
-    issue_values(w, tile);
+    issue_values<kInterior>(w, tile);
     end_turn();
     ptx::wgmma_wait<1>();
     ptx::pin(r_s);
-    leave_keys(last);
-    prepare(w, next, full);
+    leave_keys();
+    if (!C::kAhead && next == w.tile_first) leave_queries();
+    test_keys();
+    if (!kInterior || C::kShaped) prepare(w, next, kInterior || w.is_full(next));
     const tile::Decay decay = softmax.raise(r_s, args.scale_log2);
     if constexpr (C::kEarly > 0) {
       softmax.template weigh<0, C::kEarly>(r_s, args.scale_log2);
@@ -106,6 +114,7 @@ struct Consumer {
     ptx::pin(r_o);
     ptx::pin(r_s);
     leave_values();
+    test_values();
     decay.apply(r_o);
     softmax.template weigh<C::kEarly, kScores>(r_s, args.scale_log2);
     tile::round_weights<T, 0, kScores>(r_p, r_s);
@@ -115,14 +124,16 @@ struct Consumer {
   // From the last tile of a piece of work to the first of the next one.
   __device__ __forceinline__ void end(const tile::Work& w, int tile, const tile::Work& next) {
     if (C::kAhead) {
+      leave_queries();
       const uint32_t keys = keys_descriptor(), queries = queries_descriptor();
+      wait_queries();
       wait_keys();
       begin_turn();
       issue_scores(queries, keys);
-      issue_values(w, tile);
+      issue_values<false>(w, tile);
       end_turn();
     } else {
-      issue_values(w, tile);
+      issue_values<false>(w, tile);
     }
     if (C::kAhead)
       take_scores(next);
@@ -133,6 +144,7 @@ struct Consumer {
     finish(w);
     release_work(&w);
     if (!C::kAhead) {
+      wait_queries();
       wait_keys();
       issue_scores(queries_descriptor(), keys_descriptor());
       take_scores(next);
@@ -144,7 +156,8 @@ struct Consumer {
   __device__ __forceinline__ void take_scores(const tile::Work& w) {
     ptx::wgmma_wait<0>();
     ptx::pin(r_s);
-    leave_keys(w.tile_last - 1 == w.tile_first);
+    leave_keys();
+    if (!C::kAhead && w.tile_last - 1 == w.tile_first) leave_queries();
   }
 
   __device__ __forceinline__ void begin(const tile::Work& w) {
@@ -152,6 +165,8 @@ struct Consumer {
 #pragma unroll
     for (int i = 0; i < C::kDimV / 2; ++i) r_o[i] = 0.0f;
     softmax = {};
+    test_keys();
+    test_values();
     prepare(w, tile, w.is_full(tile));
     softmax.raise(r_s, args.scale_log2);
     softmax.template weigh<0, kScores>(r_s, args.scale_log2);
@@ -172,6 +187,7 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void release_work(const tile::Work* work) {
+    __syncwarp();
     release(&shared.work_empty[work - shared.work]);
   }
 
@@ -190,18 +206,25 @@ struct Consumer {
     tile::issue_scores<T, C::kTileN, C::kDim>(r_s, queries, keys);
   }
 
-  __device__ __forceinline__ void wait_keys() {
-    ptx::mbarrier_wait(&shared.q_full[q.at()], q.phase());
-    ptx::mbarrier_wait(&shared.k_full[k.at()], k.phase());
+  __device__ __forceinline__ void wait_queries() { ptx::mbarrier_wait(&shared.q_full[q.at()], q.phase()); }
+  __device__ __forceinline__ void wait_keys() { ptx::mbarrier_wait(&shared.k_full[k.at()], k.phase()); }
+  __device__ __forceinline__ void wait_values() { ptx::mbarrier_wait(&shared.v_full[v.at()], v.phase()); }
+  // A wait costs some 60 clocks even where there is nothing to wait for; asked early they are hidden.
+  __device__ __forceinline__ void test_keys() {
+    keys_ready = ptx::mbarrier_test(&shared.k_full[k.at()], k.phase());
+  }
+  __device__ __forceinline__ void test_values() {
+    values_ready = ptx::mbarrier_test(&shared.v_full[v.at()], v.phase());
   }
 
-  __device__ __forceinline__ void leave_keys(bool last) {
+  __device__ __forceinline__ void leave_queries() {
+    release(&shared.q_empty[q.at()]);
+    q.advance(C::kConsumers);
+  }
+
+  __device__ __forceinline__ void leave_keys() {
     release(&shared.k_empty[k.at()]);
     k.advance();
-    if (last) {
-      release(&shared.q_empty[q.at()]);
-      q.advance(C::kConsumers);
-    }
   }
 
   __device__ __forceinline__ void leave_values() {
@@ -209,10 +232,13 @@ struct Consumer {
     v.advance();
   }
 
+  template <bool kInterior>
   __device__ __forceinline__ void issue_values(const tile::Work& w, int tile) {
-    ptx::mbarrier_wait(&shared.v_full[v.at()], v.phase());
-    const int key = tile * C::kTileN;
-    if (w.see_first > key || w.see_last < key + C::kTileN) clear_unseen(w, key);
+    if (!values_ready) wait_values();
+    if constexpr (!kInterior) {
+      const int key = tile * C::kTileN;
+      if (w.see_first > key || w.see_last < key + C::kTileN) clear_unseen(w, key);
+    }
     tile::issue_values<T, C::kTileN, C::kDimV>(r_o, r_p, values_descriptor(), true);
   }
 
