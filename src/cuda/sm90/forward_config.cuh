@@ -40,7 +40,7 @@ struct ForwardConfig {
   using VTile = tile::SharedTile<kTileN, kDimV>;
 };
 
-constexpr int kWorkSlots = 3;
+constexpr int kWorkSlots = 2;
 
 template <typename C>
 struct ForwardShared {
@@ -54,9 +54,20 @@ struct ForwardShared {
   ptx::Mbarrier work_full[kWorkSlots], work_empty[kWorkSlots];
 };
 
-// A place in a ring of buffers and the parity that goes with it, in one register.
+// A place in a ring of buffers and the parity that goes with it.
 template <int kSize>
 struct Ring {
+  static_assert((kSize & (kSize - 1)) == 0, "a power of two: one counter gives both");
+  uint32_t count = 0;
+
+  __device__ __forceinline__ uint32_t at() const { return count & (kSize - 1); }
+  __device__ __forceinline__ uint32_t phase() const { return count / kSize & 1; }
+  __device__ __forceinline__ void advance() { ++count; }
+};
+
+// The same for any size and stride.
+template <int kSize>
+struct OddRing {
   uint32_t place = 0;  // 0 .. 2 kSize - 1: two turns of the ring
 
   __device__ __forceinline__ uint32_t at() const { return place >= kSize ? place - kSize : place; }

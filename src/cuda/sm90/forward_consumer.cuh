@@ -32,23 +32,28 @@ struct Consumer {
   const int group;    // warpgroup
   const bool leader;  // first lane of its warp
   Ring<C::kStages> k, v;
-  Ring<C::kQueries> q;
+  OddRing<C::kQueries> q;
   Ring<kWorkSlots> slot;  // of the next piece of work
   float r_s[C::kTileN / 2];
   uint32_t r_p[C::kTileN / 4];
   float r_o[C::kDimV / 2];
   tile::OnlineSoftmax softmax;
-  bool keys_ready = false, values_ready = false;  // seen in advance
+  // What the next step needs, found while the exponentials hide it.
+  uint32_t keys, values, queries;  // descriptors
+  bool keys_ready, values_ready;
 
   __device__ __forceinline__ void run() {
     if (takes_turns() && group == C::kConsumers - 1) ptx::barrier_arrive(kTurnBarrier, 256);
     q.advance(group);
+    find_queries();
+    find_keys();
+    find_values();
     const tile::Work* work = take_work();
     if (work == nullptr) return;
     int tile = work->tile_last - 1;
     wait_queries();
     wait_keys();
-    issue_scores(queries_descriptor(), keys_descriptor());
+    issue_scores(ptx::uniform(queries), ptx::uniform(keys));
     take_scores(*work);
     begin(*work);
     for (;;) {
@@ -67,7 +72,7 @@ struct Consumer {
       work = next;
       tile = work->tile_last - 1;
     }
-    issue_values<false>(*work, tile);
+    issue_values<false>(*work, tile, ptx::uniform(values));
     ptx::wgmma_wait<0>();
     ptx::pin(r_o);
     finish(*work);
@@ -92,17 +97,16 @@ struct Consumer {
   template <bool kInterior>
   __device__ __forceinline__ int step(const tile::Work& w, int tile) {
     const int next = tile - 1;
-    const uint32_t keys = keys_descriptor(), queries = queries_descriptor();
+    const uint32_t u_queries = ptx::uniform(queries), u_keys = ptx::uniform(keys), u_values = ptx::uniform(values);
     if (!keys_ready) wait_keys();
     begin_turn();
-    issue_scores(queries, keys);
-    issue_values<kInterior>(w, tile);
+    issue_scores(u_queries, u_keys);
+    issue_values<kInterior>(w, tile, u_values);
     end_turn();
     ptx::wgmma_wait<1>();
     ptx::pin(r_s);
     leave_keys();
     if (!C::kAhead && next == w.tile_first) leave_queries();
-    test_keys();
     if (!kInterior || C::kShaped) prepare(w, next, kInterior || w.is_full(next));
     const tile::Decay decay = softmax.raise(r_s, args.scale_log2);
     if constexpr (C::kEarly > 0) {
@@ -114,7 +118,6 @@ struct Consumer {
     ptx::pin(r_o);
     ptx::pin(r_s);
     leave_values();
-    test_values();
     decay.apply(r_o);
     softmax.template weigh<C::kEarly, kScores>(r_s, args.scale_log2);
     tile::round_weights<T, 0, kScores>(r_p, r_s);
@@ -125,15 +128,15 @@ struct Consumer {
   __device__ __forceinline__ void end(const tile::Work& w, int tile, const tile::Work& next) {
     if (C::kAhead) {
       leave_queries();
-      const uint32_t keys = keys_descriptor(), queries = queries_descriptor();
+      const uint32_t u_queries = ptx::uniform(queries), u_keys = ptx::uniform(keys), u_values = ptx::uniform(values);
       wait_queries();
       wait_keys();
       begin_turn();
-      issue_scores(queries, keys);
-      issue_values<false>(w, tile);
+      issue_scores(u_queries, u_keys);
+      issue_values<false>(w, tile, u_values);
       end_turn();
     } else {
-      issue_values<false>(w, tile);
+      issue_values<false>(w, tile, ptx::uniform(values));
     }
     if (C::kAhead)
       take_scores(next);
@@ -146,7 +149,7 @@ struct Consumer {
     if (!C::kAhead) {
       wait_queries();
       wait_keys();
-      issue_scores(queries_descriptor(), keys_descriptor());
+      issue_scores(ptx::uniform(queries), ptx::uniform(keys));
       take_scores(next);
     }
     begin(next);
@@ -165,8 +168,6 @@ struct Consumer {
 #pragma unroll
     for (int i = 0; i < C::kDimV / 2; ++i) r_o[i] = 0.0f;
     softmax = {};
-    test_keys();
-    test_values();
     prepare(w, tile, w.is_full(tile));
     softmax.raise(r_s, args.scale_log2);
     softmax.template weigh<0, kScores>(r_s, args.scale_log2);
@@ -198,48 +199,50 @@ struct Consumer {
     if (takes_turns()) ptx::barrier_arrive(kTurnBarrier + (group + 1) % C::kConsumers, 256);
   }
 
-  __device__ __forceinline__ uint32_t queries_descriptor() const { return C::QTile::k_major(shared.q[q.at()]); }
-  __device__ __forceinline__ uint32_t keys_descriptor() const { return C::KTile::k_major(shared.k[k.at()]); }
-  __device__ __forceinline__ uint32_t values_descriptor() const { return C::VTile::mn_major(shared.v[v.at()]); }
-
-  __device__ __forceinline__ void issue_scores(uint32_t queries, uint32_t keys) {
-    tile::issue_scores<T, C::kTileN, C::kDim>(r_s, queries, keys);
+  __device__ __forceinline__ void issue_scores(uint32_t u_queries, uint32_t u_keys) {
+    tile::issue_scores<T, C::kTileN, C::kDim>(r_s, u_queries, u_keys);
   }
 
   __device__ __forceinline__ void wait_queries() { ptx::mbarrier_wait(&shared.q_full[q.at()], q.phase()); }
   __device__ __forceinline__ void wait_keys() { ptx::mbarrier_wait(&shared.k_full[k.at()], k.phase()); }
   __device__ __forceinline__ void wait_values() { ptx::mbarrier_wait(&shared.v_full[v.at()], v.phase()); }
   // A wait costs some 60 clocks even where there is nothing to wait for; asked early they are hidden.
-  __device__ __forceinline__ void test_keys() {
+  __device__ __forceinline__ void find_keys() {
     keys_ready = ptx::mbarrier_test(&shared.k_full[k.at()], k.phase());
+    keys = C::KTile::k_major(shared.k[k.at()]);
   }
-  __device__ __forceinline__ void test_values() {
+  __device__ __forceinline__ void find_values() {
     values_ready = ptx::mbarrier_test(&shared.v_full[v.at()], v.phase());
+    values = C::VTile::mn_major(shared.v[v.at()]);
   }
+  __device__ __forceinline__ void find_queries() { queries = C::QTile::k_major(shared.q[q.at()]); }
 
   __device__ __forceinline__ void leave_queries() {
     release(&shared.q_empty[q.at()]);
     q.advance(C::kConsumers);
+    find_queries();
   }
 
   __device__ __forceinline__ void leave_keys() {
     release(&shared.k_empty[k.at()]);
     k.advance();
+    find_keys();
   }
 
   __device__ __forceinline__ void leave_values() {
     release(&shared.v_empty[v.at()]);
     v.advance();
+    find_values();
   }
 
   template <bool kInterior>
-  __device__ __forceinline__ void issue_values(const tile::Work& w, int tile) {
+  __device__ __forceinline__ void issue_values(const tile::Work& w, int tile, uint32_t u_values) {
     if (!values_ready) wait_values();
     if constexpr (!kInterior) {
       const int key = tile * C::kTileN;
       if (w.see_first > key || w.see_last < key + C::kTileN) clear_unseen(w, key);
     }
-    tile::issue_values<T, C::kTileN, C::kDimV>(r_o, r_p, values_descriptor(), true);
+    tile::issue_values<T, C::kTileN, C::kDimV>(r_o, r_p, u_values, true);
   }
 
   // Zeroes the values that no row of the tile sees: their weights are 0, but 0 * NaN is not. Every warpgroup does
@@ -295,24 +298,48 @@ struct Consumer {
     const int thread = ptx::thread_afresh(), lane = thread % 32;
     softmax.finish();
     const float sink = p.sinks ? p.sinks[w.head * p.sinks_stride] * kLog2E : kNegativeInfinity;
-    const bool f32 = p.o.dtype == DType::f32;
-    const int64_t head = w.batch * p.o.batch_stride + w.head * p.o.head_stride;
+    float factor[2], lse[2];
+    bool sees[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = w.row + row_of(thread) + 8 * r;
-      const bool wanted = row < w.rows_q;
-      const bool sees = softmax.sum[r] != 0.0f && row < w.len_q;
+      sees[r] = softmax.sum[r] != 0.0f && row < w.len_q;
       const float shift = softmax.shift(r, args.scale_log2);
       const float top = p.sinks ? fmaxf(shift, sink) : shift;
-      const float mine = ptx::exp2_approx(shift - top);
+      const float mine = p.sinks ? ptx::exp2_approx(shift - top) : 1.0f;
       const float sum = softmax.sum[r] * mine + (p.sinks ? ptx::exp2_approx(sink - top) : 0.0f);
-      if (p.lse.data && wanted && lane % 4 == 0)
-        p.lse.data[w.batch * p.lse.batch_stride + w.head * p.lse.head_stride + (w.q_begin + row) * p.lse.row_stride] =
-            sees ? (top + ptx::log2_approx(sum)) * kLn2 : sink * kLn2;
-      const int64_t at = head + (w.q_begin + row) * p.o.row_stride;
-      auto* g_row = static_cast<uint8_t*>(p.o.data) + (f32 ? 4 * at : 2 * at);
-      tile::store_row<T>(r_o, r, mine / sum, !sees, g_row, f32, args.wide_stores,
-                         wanted ? static_cast<int>(p.head_dim_v) : 0, lane);
+      factor[r] = __fdividef(mine, sum);
+      lse[r] = (top + ptx::log2_approx(sum)) * kLn2;
+    }
+    // 0 * NaN is not 0.
+    if (!__all_sync(~0u, sees[0] && sees[1])) {
+#pragma unroll
+      for (int i = 0; i < C::kDimV / 2; ++i) {
+        if (!sees[i / 2 % 2]) r_o[i] = 0.0f;
+      }
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        if (sees[r]) continue;
+        factor[r] = 0.0f;
+        lse[r] = sink * kLn2;
+      }
+    }
+    const int first = w.row + row_of(thread);
+    const int64_t row = w.q_begin + first;
+    const int64_t at = w.batch * p.o.batch_stride + w.head * p.o.head_stride + row * p.o.row_stride;
+    const int columns[2] = {first < w.rows_q ? static_cast<int>(p.head_dim_v) : 0,
+                            first + 8 < w.rows_q ? static_cast<int>(p.head_dim_v) : 0};
+    if (args.wide_stores)
+      tile::store_wide(r_o, factor, static_cast<T*>(p.o.data) + at, 8 * p.o.row_stride, columns, lane);
+    else if (p.o.dtype == DType::f32)
+      tile::store_narrow(r_o, factor, static_cast<float*>(p.o.data) + at, 8 * p.o.row_stride, columns, lane);
+    else
+      tile::store_narrow(r_o, factor, static_cast<T*>(p.o.data) + at, 8 * p.o.row_stride, columns, lane);
+    if (p.lse.data && lane % 4 == 0) {
+      float* g_lse =
+          p.lse.data + w.batch * p.lse.batch_stride + w.head * p.lse.head_stride + row * p.lse.row_stride;
+      if (first < w.rows_q) g_lse[0] = lse[0];
+      if (first + 8 < w.rows_q) g_lse[8 * p.lse.row_stride] = lse[1];
     }
   }
 };

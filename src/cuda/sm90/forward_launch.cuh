@@ -43,7 +43,7 @@ cudaError_t launch_forward(const ForwardParams& p, uint32_t* control, int multip
   if (args.order.total == 0) return cudaSuccess;
   args.queries_per_key_head = static_cast<int32_t>(p.group());
   args.scale_log2 = C::kShaped ? kLog2E : p.scale * kLog2E;
-  args.wide_stores = reinterpret_cast<uintptr_t>(p.o.data) % 16 == 0 && p.o.batch_stride % 8 == 0 &&
+  args.wide_stores = p.o.dtype != DType::f32 && reinterpret_cast<uintptr_t>(p.o.data) % 16 == 0 && p.o.batch_stride % 8 == 0 &&
                      p.o.row_stride % 8 == 0 && p.o.head_stride % 8 == 0 && p.head_dim_v % 8 == 0;
   args.control = control;
   cudaError_t error = encode_tensor_map(args.q, p.q, extent_q(p), 64);

@@ -25,7 +25,7 @@ struct Producer {
   const ForwardArgs& args;
   ForwardShared<C>& shared;
   Ring<C::kStages> k, v;
-  Ring<C::kQueries> q;
+  OddRing<C::kQueries> q;
   Ring<kWorkSlots> slot;
   uint32_t next = 0;
 

@@ -35,10 +35,7 @@ struct SharedTile {
 
  private:
   static __device__ __forceinline__ uint32_t low_half(const void* s_tile, int leading_bytes) {
-    // Descriptors live in uniform registers. What a warp reduces to one value the compiler keeps there; otherwise it
-    // moves both halves over before every wgmma.
-    return __reduce_or_sync(
-        ~0u, (ptx::shared_address(s_tile) & 0x3FFFF) >> 4 | static_cast<uint32_t>(leading_bytes >> 4) << 16);
+    return (ptx::shared_address(s_tile) & 0x3FFFF) >> 4 | static_cast<uint32_t>(leading_bytes >> 4) << 16;
   }
 };
 
