@@ -30,13 +30,13 @@ __device__ __forceinline__ void mbarrier_arrive_expect(Mbarrier* barrier, uint32
                : "memory");
 }
 
-// True where the phase has ended. Starts early what mbarrier_wait would only begin when it matters.
+// True where the phase has ended. (try_wait would suspend the warp for a while where it has not.)
 __device__ __forceinline__ bool mbarrier_test(Mbarrier* barrier, uint32_t parity) {
   uint32_t done;
   asm volatile(
       "{\n"
       ".reg .pred p;\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
       "selp.b32 %0, 1, 0, p;\n"
       "}\n"
       : "=r"(done)

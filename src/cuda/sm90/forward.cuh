@@ -7,7 +7,7 @@
 // Shared memory. Rings of Q buffers of 64 rows, of K tiles, of V tiles and of work descriptions.
 //
 // Invariants. Every full barrier has one arrival and the tile's bytes; every empty barrier counts the warps that read
-// the buffer. All warpgroups run the same steps, so their turns match.
+// the buffer (of work: the threads). All warpgroups run the same steps, so their turns match.
 #ifndef TILEWISE_CUDA_SM90_FORWARD_H_
 #define TILEWISE_CUDA_SM90_FORWARD_H_
 
@@ -31,7 +31,7 @@ __device__ __forceinline__ void init_barriers(ForwardShared<C>& s) {
   }
   for (int i = 0; i < kWorkSlots; ++i) {
     ptx::mbarrier_init(&s.work_full[i], 1);
-    ptx::mbarrier_init(&s.work_empty[i], 4 * C::kConsumers);
+    ptx::mbarrier_init(&s.work_empty[i], 128 * C::kConsumers);
   }
   ptx::mbarrier_init_fence();
 }

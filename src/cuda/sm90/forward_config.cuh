@@ -12,7 +12,7 @@ namespace tilewise::sm90 {
 enum class Turns { none, products };
 
 template <typename ElementT, int kDimQK, int kDimVO, int kWarpgroups, int kKeys, int kStageCount, int kQueryBuffers,
-          bool kShapedScores = false, int kEarlyEighths = 4, Turns kTurnsOf = Turns::products>
+          bool kShapedScores = false, Turns kTurnsOf = Turns::products>
 struct ForwardConfig {
   using Element = ElementT;
   static constexpr int kDim = kDimQK, kDimV = kDimVO;
@@ -24,8 +24,6 @@ struct ForwardConfig {
   static constexpr int kQueries = kQueryBuffers;
   static constexpr bool kAhead = kQueries > kConsumers;
   static_assert(kQueries >= kConsumers);
-  // Scores whose exponentials come before the wait for the second product.
-  static constexpr int kEarly = kTileN / 2 * kEarlyEighths / 8 / 4 * 4;
   // Softcap, ALiBi or a scale that is not positive: more registers a score, so a smaller tile.
   static constexpr bool kShaped = kShapedScores;
   static constexpr Turns kTurns = kTurnsOf;

@@ -2,8 +2,8 @@
 //
 // One step, from tile j to the next one, j - 1 or the last tile of the next piece of work:
 //   issue  S = Q K(next)^T, then O += P V(j)       both in the matrix unit, one after the other
-//   S done      its K stage is free; mask, maxima, exponentials while the second product runs
-//   O done      its V stage is free; rescale O if the maximum rose; the rest of the exponentials; P = round(S)
+//   S done      its K stage is free; mask and maxima while the second product runs
+//   O done      its V stage is free; rescale O if a maximum rose far; exponentials; P = round(S)
 // Warpgroups issue in turns, so one's exponentials run under another's products. Between two pieces of work both
 // products end first and O is written; the other warpgroups keep the matrix unit busy.
 #ifndef TILEWISE_CUDA_SM90_FORWARD_CONSUMER_H_
@@ -79,8 +79,6 @@ struct Consumer {
   }
 
  private:
-  static constexpr int kScores = C::kTileN / 2;
-
   static constexpr bool takes_turns() { return C::kTurns == Turns::products && C::kConsumers > 1; }
 
   // A barrier of the empty kind counts the warps that read the buffer.
@@ -109,18 +107,12 @@ struct Consumer {
     if (!C::kAhead && next == w.tile_first) leave_queries();
     if (!kInterior || C::kShaped) prepare(w, next, kInterior || w.is_full(next));
     const tile::Decay decay = softmax.raise(r_s, args.scale_log2);
-    if constexpr (C::kEarly > 0) {
-      softmax.template weigh<0, C::kEarly>(r_s, args.scale_log2);
-      // Never true. ptxas moves the wait to the front of its basic block; this is where the block ends.
-      if (fminf(softmax.sum[0], softmax.sum[1]) < 0.0f) __trap();
-    }
     ptx::wgmma_wait<0>();
     ptx::pin(r_o);
-    ptx::pin(r_s);
     leave_values();
     decay.apply(r_o);
-    softmax.template weigh<C::kEarly, kScores>(r_s, args.scale_log2);
-    tile::round_weights<T, 0, kScores>(r_p, r_s);
+    softmax.weigh(r_s, args.scale_log2);
+    tile::round_weights<T>(r_p, r_s);
     return next;
   }
 
@@ -170,8 +162,8 @@ struct Consumer {
     softmax = {};
     prepare(w, tile, w.is_full(tile));
     softmax.raise(r_s, args.scale_log2);
-    softmax.template weigh<0, kScores>(r_s, args.scale_log2);
-    tile::round_weights<T, 0, kScores>(r_p, r_s);
+    softmax.weigh(r_s, args.scale_log2);
+    tile::round_weights<T>(r_p, r_s);
   }
 
   // The next piece of work that has keys, or null at the end; pieces without keys are written on the way.
@@ -188,8 +180,7 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void release_work(const tile::Work* work) {
-    __syncwarp();
-    release(&shared.work_empty[work - shared.work]);
+    ptx::mbarrier_arrive(&shared.work_empty[work - shared.work]);
   }
 
   __device__ __forceinline__ void begin_turn() {

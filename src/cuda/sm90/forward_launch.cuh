@@ -3,6 +3,7 @@
 #define TILEWISE_CUDA_SM90_FORWARD_LAUNCH_H_
 
 #include <algorithm>
+#include <type_traits>
 
 #include "cuda/sm90/forward.cuh"
 #include "cuda/sm90/forward_rows.h"
@@ -77,6 +78,15 @@ struct ForwardLaunch {
     return cudaFuncSetAttribute(forward<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(ForwardShared<C>));
   }
 };
+
+template <typename Plain, typename Shaped>
+constexpr ForwardRow forward_row(const char* name) {
+  static_assert(std::is_same_v<typename Plain::Element, typename Shaped::Element>);
+  static_assert(Plain::kDim == Shaped::kDim && Plain::kDimV == Shaped::kDimV);
+  using Launch = ForwardLaunch<Plain, Shaped>;
+  constexpr DType dtype = std::is_same_v<typename Plain::Element, __half> ? DType::f16 : DType::bf16;
+  return {name, dtype, Plain::kDim, Plain::kDimV, Plain::kTileM, Plain::kTileN, Launch::prepare, Launch::launch};
+}
 
 }  // namespace tilewise::sm90
 #endif  // TILEWISE_CUDA_SM90_FORWARD_LAUNCH_H_

@@ -4,6 +4,8 @@
 
 #include <cuda_runtime.h>
 
+#include <span>
+
 #include "core/params.h"
 
 namespace tilewise::sm90 {
@@ -17,6 +19,9 @@ struct ForwardRow {
   // control: two zeros in device memory of this call's own, left zero; null: work is dealt out in advance.
   cudaError_t (*launch)(const ForwardParams& params, uint32_t* control, int multiprocessors, cudaStream_t stream);
 };
+
+// All of them, in the order of head_dim.
+std::span<const ForwardRow* const> forward_rows();
 
 // The rule that keeps the kernel from running the call, or null.
 const char* forward_refuses(const ForwardRow& row, const ForwardParams& params);

@@ -61,9 +61,12 @@ cudaError_t encode_tensor_map(TileSource& source, const RowTensor& tensor, const
                                  bytes_of(batch, tensor.batch_stride)};
   const cuuint32_t box[4] = {tile::kPanelColumns, static_cast<cuuint32_t>(box_rows), 1, 1};
   const cuuint32_t every[4] = {1, 1, 1, 1};
+  // A map of no rows is never read through, but must be valid, and its data may be null.
+  alignas(16) static char nothing[16];
+  void* data = extent.rows > 0 ? tensor.data : nothing;
   CUtensorMap map;
   const CUresult result =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, tensor.data, sizes, strides, box, every,
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, data, sizes, strides, box, every,
              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) return cudaErrorInvalidValue;

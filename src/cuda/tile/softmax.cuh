@@ -67,12 +67,12 @@ struct OnlineSoftmax {
     return decay;
   }
 
-  // Scores [kFirst, kLast) of the fragment become weights.
-  template <int kFirst, int kLast, int kCount>
+  // Scores become weights.
+  template <int kCount>
   __device__ __forceinline__ void weigh(float (&r_s)[kCount], float scale_log2) {
     const float from[2] = {shift(0, scale_log2), shift(1, scale_log2)};
 #pragma unroll
-    for (int i = kFirst; i < kLast; ++i) {
+    for (int i = 0; i < kCount; ++i) {
       r_s[i] = ptx::exp2_approx(r_s[i] * scale_log2 - from[i / 2 % 2]);
       sum[i / 2 % 2] += r_s[i];
     }
@@ -88,11 +88,11 @@ struct OnlineSoftmax {
   }
 };
 
-// Weights, rounded, as the A operand of the next product. kFirst and kLast count fp32 weights.
-template <typename T, int kFirst, int kLast, int kCount>
+// Weights, rounded, as the A operand of the next product.
+template <typename T, int kCount>
 __device__ __forceinline__ void round_weights(uint32_t (&r_p)[kCount / 2], const float (&r_s)[kCount]) {
 #pragma unroll
-  for (int i = kFirst / 2; i < kLast / 2; ++i) r_p[i] = ptx::pack<T>(r_s[2 * i], r_s[2 * i + 1]);
+  for (int i = 0; i < kCount / 2; ++i) r_p[i] = ptx::pack<T>(r_s[2 * i], r_s[2 * i + 1]);
 }
 
 }  // namespace tilewise::tile
