@@ -1,0 +1,92 @@
+// Host side of a forward kernel: what it refuses, preparing it for a device, launching it.
+#ifndef TILEWISE_CUDA_SM90_FORWARD_LAUNCH_H_
+#define TILEWISE_CUDA_SM90_FORWARD_LAUNCH_H_
+
+#include <algorithm>
+#include <type_traits>
+
+#include "cuda/sm90/forward.cuh"
+#include "cuda/sm90/forward_rows.h"
+#include "cuda/sm90/tensor_map.h"
+
+namespace tilewise::sm90 {
+
+constexpr int64_t kL2Share = int64_t{32} << 20;  // bytes of K and V of the heads walked together
+
+inline TensorExtent extent_q(const ForwardParams& p) {
+  return {p.batch, p.cu_seqlens_q.data ? p.total_q : p.seqlen_q, p.heads_q, p.head_dim};
+}
+inline TensorExtent extent_kv(const ForwardParams& p, int64_t head_dim) {
+  return {p.batch, p.cu_seqlens_kv.data ? p.total_kv : p.seqlen_kv, p.heads_kv, head_dim};
+}
+
+template <typename C>
+tile::Order order_of(const ForwardParams& p) {
+  tile::Order order;
+  order.tiles_m = static_cast<int32_t>((p.seqlen_q + C::kTileM - 1) / C::kTileM);
+  order.heads = static_cast<int32_t>(p.heads_q);
+  order.all_heads = static_cast<int32_t>(p.batch * p.heads_q);
+  order.total = order.tiles_m * order.all_heads;
+  order.last_first = p.window_right >= 0 && p.window_left < 0;
+  if (order.last_first) {
+    const int64_t head_bytes = std::max<int64_t>(1, p.seqlen_kv * (p.head_dim + p.head_dim_v) * 2);
+    const int64_t together = std::max<int64_t>(1, kL2Share / head_bytes) * p.group();
+    order.group = static_cast<int32_t>(std::min<int64_t>(together, std::max(1, order.all_heads)));
+  }
+  return order;
+}
+
+template <typename C>
+cudaError_t launch_forward(const ForwardParams& p, uint32_t* control, int multiprocessors, cudaStream_t stream) {
+  ForwardArgs args;
+  args.params = p;
+  args.order = order_of<C>(p);
+  if (args.order.total == 0) return cudaSuccess;
+  args.queries_per_key_head = static_cast<int32_t>(p.group());
+  args.scale_log2 = C::kShaped ? kLog2E : p.scale * kLog2E;
+  args.wide_stores = p.o.dtype != DType::f32 && reinterpret_cast<uintptr_t>(p.o.data) % 16 == 0 && p.o.batch_stride % 8 == 0 &&
+                     p.o.row_stride % 8 == 0 && p.o.head_stride % 8 == 0 && p.head_dim_v % 8 == 0;
+  args.control = control;
+  cudaError_t error = encode_tensor_map(args.q, p.q, extent_q(p), 64);
+  if (error == cudaSuccess) error = encode_tensor_map(args.k, p.k, extent_kv(p, p.head_dim), C::kTileN);
+  if (error == cudaSuccess) error = encode_tensor_map(args.v, p.v, extent_kv(p, p.head_dim_v), C::kTileN);
+  if (error != cudaSuccess) return error;
+  const int blocks = std::min(args.order.total, multiprocessors);
+  forward<C><<<blocks, C::kThreads, sizeof(ForwardShared<C>), stream>>>(args);
+  return cudaGetLastError();
+}
+
+// A row of the table: the kernel for plain scores and the one, of another tile, for shaped ones.
+template <typename Plain, typename Shaped>
+struct ForwardLaunch {
+  static_assert(!Plain::kShaped && Shaped::kShaped);
+
+  static cudaError_t prepare() {
+    const cudaError_t error = allow_shared<Plain>();
+    return error == cudaSuccess ? allow_shared<Shaped>() : error;
+  }
+
+  static cudaError_t launch(const ForwardParams& p, uint32_t* control, int multiprocessors, cudaStream_t stream) {
+    const bool shaped = p.softcap > 0.0f || p.alibi_slopes != nullptr || !(p.scale > 0.0f);
+    return shaped ? launch_forward<Shaped>(p, control, multiprocessors, stream)
+                  : launch_forward<Plain>(p, control, multiprocessors, stream);
+  }
+
+ private:
+  template <typename C>
+  static cudaError_t allow_shared() {
+    return cudaFuncSetAttribute(forward<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(ForwardShared<C>));
+  }
+};
+
+template <typename Plain, typename Shaped>
+constexpr ForwardRow forward_row(const char* name) {
+  static_assert(std::is_same_v<typename Plain::Element, typename Shaped::Element>);
+  static_assert(Plain::kDim == Shaped::kDim && Plain::kDimV == Shaped::kDimV);
+  using Launch = ForwardLaunch<Plain, Shaped>;
+  constexpr DType dtype = std::is_same_v<typename Plain::Element, __half> ? DType::f16 : DType::bf16;
+  return {name, dtype, Plain::kDim, Plain::kDimV, Plain::kTileM, Plain::kTileN, Launch::prepare, Launch::launch};
+}
+
+}  // namespace tilewise::sm90
+#endif  // TILEWISE_CUDA_SM90_FORWARD_LAUNCH_H_

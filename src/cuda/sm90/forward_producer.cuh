@@ -1,0 +1,107 @@
+// The producer: one thread that hands out work and fills the rings of Q, K and V.
+//
+// K runs one tile ahead of V, because a step multiplies the next tile's K before this tile's V. Tiles go from the
+// last key to the first: those at the diagonal, which need the mask, come first.
+#ifndef TILEWISE_CUDA_SM90_FORWARD_PRODUCER_H_
+#define TILEWISE_CUDA_SM90_FORWARD_PRODUCER_H_
+
+#include "cuda/sm90/forward_args.cuh"
+#include "cuda/sm90/forward_config.cuh"
+
+namespace tilewise::sm90 {
+
+template <typename Tile>
+__device__ __forceinline__ void load_tile(uint8_t* s_to, const TileSource& from, ptx::Mbarrier* full,
+                                          ptx::CacheHint hint, int row, int head, int batch) {
+  ptx::mbarrier_arrive_expect(full, Tile::kBytes);
+#pragma unroll
+  for (int panel = 0; panel < Tile::kPanels; ++panel)
+    ptx::tma_load(s_to + panel * Tile::kPanelBytes, &from.map, full, hint, panel * tile::kPanelColumns, row,
+                  head * from.head_step, batch * from.batch_step);
+}
+
+template <typename C>
+struct Producer {
+  const ForwardArgs& args;
+  ForwardShared<C>& shared;
+  Ring<C::kStages> k, v;
+  OddRing<C::kQueries> q;
+  Ring<kWorkSlots> slot;
+  uint32_t next = 0;
+
+  __device__ __forceinline__ void run() {
+    uint32_t index = blockIdx.x;
+    while (index < static_cast<uint32_t>(args.order.total)) {
+      int batch, head, tile_row;
+      args.order.find(index, batch, head, tile_row);
+      tile::Work work;
+      if (tile::make_work<C::kTileM, C::kTileN>(work, args.params, batch, head, tile_row)) {
+        publish(work);
+        if (work.tile_first < work.tile_last)
+          load(work, index);
+        else
+          draw(index);
+      } else {
+        draw(index);
+      }
+      index = next;
+    }
+    tile::Work end = {};
+    end.batch = -1;
+    publish(end);
+    if (args.control) leave();
+  }
+
+ private:
+  __device__ __forceinline__ void publish(const tile::Work& work) {
+    ptx::mbarrier_wait(&shared.work_empty[slot.at()], slot.phase() ^ 1);
+    shared.work[slot.at()] = work;
+    ptx::mbarrier_arrive(&shared.work_full[slot.at()]);
+    slot.advance();
+  }
+
+  // As late as its latency allows: a ticket drawn early is work that nobody else can take.
+  __device__ __forceinline__ void draw(uint32_t index) {
+    next = args.control ? gridDim.x + atomicAdd(args.control, 1) : index + gridDim.x;
+  }
+
+  __device__ __forceinline__ void load(const tile::Work& w, uint32_t index) {
+    const int kv_head = w.head / args.queries_per_key_head;
+    load_keys(w, w.tile_last - 1, kv_head);
+    for (int i = 0; i < C::kConsumers; ++i) {
+      ptx::mbarrier_wait(&shared.q_empty[q.at()], q.phase() ^ 1);
+      load_tile<typename C::QTile>(shared.q[q.at()], args.q, &shared.q_full[q.at()], ptx::CacheHint::evict_first,
+                                   w.q_begin + w.row + 64 * i, w.head, w.batch);
+      q.advance();
+    }
+    for (int tile = w.tile_last - 1; tile >= w.tile_first; --tile) {
+      if (tile > w.tile_first)
+        load_keys(w, tile - 1, kv_head);
+      else
+        draw(index);
+      ptx::mbarrier_wait(&shared.v_empty[v.at()], v.phase() ^ 1);
+      load_tile<typename C::VTile>(shared.v[v.at()], args.v, &shared.v_full[v.at()], ptx::CacheHint::evict_last,
+                                   w.kv_begin + tile * C::kTileN, kv_head, w.batch);
+      v.advance();
+    }
+  }
+
+  __device__ __forceinline__ void load_keys(const tile::Work& w, int tile, int kv_head) {
+    ptx::mbarrier_wait(&shared.k_empty[k.at()], k.phase() ^ 1);
+    load_tile<typename C::KTile>(shared.k[k.at()], args.k, &shared.k_full[k.at()], ptx::CacheHint::evict_last,
+                                 w.kv_begin + tile * C::kTileN, kv_head, w.batch);
+    k.advance();
+  }
+
+  // The last block to leave has seen every other one draw its last ticket.
+  __device__ __forceinline__ void leave() {
+    __threadfence();
+    if (atomicAdd(args.control + 1, 1) + 1 == gridDim.x) {
+      args.control[0] = 0;
+      args.control[1] = 0;
+    }
+  }
+};
+
+}  // namespace tilewise::sm90
+#endif  // TILEWISE_CUDA_SM90_FORWARD_PRODUCER_H_

@@ -1,0 +1,87 @@
+// One row at a time, key by key: what a warp does where a tile's result is not finite. A value that is not finite
+// must reach the rows that see it and no other, and in a matrix product 0 * NaN reaches them all.
+#ifndef TILEWISE_CUDA_TILE_EXACT_H_
+#define TILEWISE_CUDA_TILE_EXACT_H_
+
+#include "core/params.h"
+#include "core/softmax.h"
+#include "cuda/tile/score.cuh"
+#include "cuda/tile/work.cuh"
+
+namespace tilewise::tile {
+
+template <typename T>
+__device__ __forceinline__ const T* row_of_tensor(const RowTensor& t, int batch, int64_t row, int head) {
+  return static_cast<const T*>(t.data) + batch * t.batch_stride + row * t.row_stride + head * t.head_stride;
+}
+
+// The score of one query and one key in exponents of 2.
+template <typename T>
+__device__ __forceinline__ float exact_score(const ForwardParams& p, const T* g_q, const T* g_k, float slope,
+                                             int distance) {
+  float s = 0.0f;
+#pragma unroll 1
+  for (int i = 0; i < p.head_dim; ++i) s += static_cast<float>(g_q[i]) * static_cast<float>(g_k[i]);
+  s *= p.scale;
+  if (p.softcap > 0.0f) s = p.softcap * tanh_branchless(s / p.softcap);
+  return (s - slope * fabsf(static_cast<float>(distance))) * kLog2E;
+}
+
+// Row `row` of the sequence, by a whole warp. Writes o and lse.
+template <typename T, int kDimV>
+__device__ __forceinline__ void exact_row(const ForwardParams& p, const Work& w, int row, int kv_head, int lane) {
+  constexpr int kColumns = (kDimV + 31) / 32;
+  const int first = w.lo(row), last = row < w.len_q ? w.hi(row) : first;
+  const float slope =
+      p.alibi_slopes ? p.alibi_slopes[w.batch * p.alibi_batch_stride + w.head * p.alibi_head_stride] : 0.0f;
+  const T* g_q = row_of_tensor<T>(p.q, w.batch, w.q_begin + row, w.head);
+  const auto score = [&](int key) {
+    return exact_score(p, g_q, row_of_tensor<T>(p.k, w.batch, w.kv_begin + key, kv_head), slope,
+                       row + w.q_offset - key);
+  };
+  float top = kMinusInfinity;
+#pragma unroll 1
+  for (int key = first + lane; key < last; key += 32) top = fmaxf(top, score(key));
+#pragma unroll
+  for (int bit = 16; bit > 0; bit /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, bit));
+  const float sink = p.sinks ? p.sinks[w.head * p.sinks_stride] * kLog2E : kMinusInfinity;
+  top = fmaxf(top, sink);
+  const float shift = top == kMinusInfinity ? 0.0f : top;
+
+  float sum = 0.0f, r_o[kColumns] = {};
+#pragma unroll 1
+  for (int base = first; base < last; base += 32) {
+    const float weight = base + lane < last ? ptx::exp2_approx(score(base + lane) - shift) : 0.0f;
+    sum += weight;
+#pragma unroll 1
+    for (int i = 0; i < 32 && base + i < last; ++i) {
+      const float of_key = __shfl_sync(~0u, weight, i);
+      const T* g_v = row_of_tensor<T>(p.v, w.batch, w.kv_begin + base + i, kv_head);
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        if (lane + 32 * c < p.head_dim_v) r_o[c] += of_key * static_cast<float>(g_v[lane + 32 * c]);
+      }
+    }
+  }
+#pragma unroll
+  for (int bit = 16; bit > 0; bit /= 2) sum += __shfl_xor_sync(~0u, sum, bit);
+  if (p.sinks) sum += ptx::exp2_approx(sink - shift);
+  const bool sees = first < last;
+  const int64_t at = w.batch * p.o.batch_stride + w.head * p.o.head_stride + (w.q_begin + row) * p.o.row_stride;
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    const int column = lane + 32 * c;
+    const float o = sees ? r_o[c] / sum : 0.0f;
+    if (column >= p.head_dim_v) continue;
+    if (p.o.dtype == DType::f32)
+      static_cast<float*>(p.o.data)[at + column] = o;
+    else
+      static_cast<T*>(p.o.data)[at + column] = static_cast<T>(o);
+  }
+  if (p.lse.data && lane == 0)
+    p.lse.data[w.batch * p.lse.batch_stride + w.head * p.lse.head_stride + (w.q_begin + row) * p.lse.row_stride] =
+        sees ? (shift + ptx::log2_approx(sum)) * kLn2 : sink * kLn2;
+}
+
+}  // namespace tilewise::tile
+#endif  // TILEWISE_CUDA_TILE_EXACT_H_

@@ -1,0 +1,60 @@
+// What happens to a tile of raw scores before the softmax, apart from the common case: scale, softcap, ALiBi, band.
+// The fragment's columns are compile-time constants; what differs between lanes is taken off the limits.
+#ifndef TILEWISE_CUDA_TILE_SCORE_H_
+#define TILEWISE_CUDA_TILE_SCORE_H_
+
+#include "core/softmax.h"
+#include "cuda/tile/softmax.cuh"
+#include "cuda/tile/work.cuh"
+
+namespace tilewise::tile {
+
+constexpr int fragment_column(int i) { return i / 4 * 8 + i % 2; }
+
+// Removes what the band and the lengths hide. `row` is of the fragment's first row, `key` of its first column.
+template <int kCount>
+__device__ __forceinline__ void hide(float (&r_s)[kCount], const Work& w, int row, int key, int lane_column) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int last = w.hi(row + 8 * r) - key - lane_column;
+    const int first = w.lo(row + 8 * r) - key - lane_column;
+#pragma unroll
+    for (int i = 2 * r; i < kCount; i += 4) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int column = fragment_column(i + c);
+        if (column >= last || column < first) r_s[i + c] = kMinusInfinity;
+      }
+    }
+  }
+}
+
+// tanhf branches per element. Small arguments take the series, where 1 - 2 / (1 + exp(2 x)) loses digits.
+__device__ __forceinline__ float tanh_branchless(float x) {
+  const float square = x * x;
+  const float series = x + x * square * (-1.0f / 3 + square * (2.0f / 15 + square * (-17.0f / 315)));
+  const float power = ptx::exp2_approx(2.0f * kLog2E * x);
+  return square < 0.0625f ? series : 1.0f - __fdividef(2.0f, 1.0f + fminf(power, 1e30f));
+}
+
+// Scores in natural units, for calls with a softcap, ALiBi or a scale that is not positive.
+template <int kCount>
+__device__ __forceinline__ void shape(float (&r_s)[kCount], float scale, float softcap, float slope,
+                                      int row_position, int key, int lane_column) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) r_s[i] *= scale;
+  if (softcap > 0.0f) {
+    const float inverse = 1.0f / softcap;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) r_s[i] = softcap * tanh_branchless(r_s[i] * inverse);
+  }
+  if (slope != 0.0f) {
+    const int distance = row_position - key - lane_column;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      r_s[i] -= slope * fabsf(static_cast<float>(distance + 8 * (i / 2 % 2) - fragment_column(i)));
+  }
+}
+
+}  // namespace tilewise::tile
+#endif  // TILEWISE_CUDA_TILE_SCORE_H_

@@ -1,0 +1,66 @@
+// One unit of forward work: a tile of queries of one head, and the keys that it sees. Keys come from core/mask.h's
+// definition of a sequence and its band; kv_ranges, segments and dense masks are not of this score class.
+#ifndef TILEWISE_CUDA_TILE_WORK_H_
+#define TILEWISE_CUDA_TILE_WORK_H_
+
+#include "core/mask.h"
+
+namespace tilewise::tile {
+
+// Larger than any row index, small enough for sums of two.
+constexpr int32_t kFar = 1 << 30;
+
+struct Work {
+  int32_t batch, head;  // batch < 0: there is no more work
+  int32_t row;          // first query of the tile, within the sequence
+  int32_t q_begin, kv_begin;  // first row of the sequence in packed tensors
+  int32_t len_q, rows_q;      // queries that exist; rows of o to write
+  int32_t kv_first, kv_last;  // keys that exist
+  int32_t lo_shift, hi_shift;  // query i sees keys [max(kv_first, i + lo_shift), min(kv_last, i + hi_shift))
+  int32_t q_offset;            // for ALiBi: query i stands at i + q_offset
+  int32_t see_first, see_last;    // keys that some row of the tile sees
+  int32_t tile_first, tile_last;  // key tiles that hold them
+  int32_t full_first, full_last;  // among these: every row sees every key
+
+  __device__ __forceinline__ int lo(int i) const { return max(kv_first, i + lo_shift); }
+  __device__ __forceinline__ int hi(int i) const { return min(kv_last, i + hi_shift); }
+  __device__ __forceinline__ bool is_full(int tile) const { return tile >= full_first && tile < full_last; }
+};
+
+// False where the sequence has no such rows.
+template <int kTileM, int kTileN>
+__device__ __forceinline__ bool make_work(Work& w, const ForwardParams& p, int batch, int head, int tile_row) {
+  const Sequence s = sequence_of(p, batch);
+  w.batch = batch;
+  w.head = head;
+  w.row = tile_row * kTileM;
+  w.rows_q = static_cast<int32_t>(s.rows_q);
+  if (w.row >= w.rows_q) return false;
+  w.q_begin = static_cast<int32_t>(s.q_begin);
+  w.kv_begin = static_cast<int32_t>(s.kv_begin);
+  w.len_q = static_cast<int32_t>(s.len_q);
+  w.kv_first = static_cast<int32_t>(s.kv_first);
+  w.kv_last = static_cast<int32_t>(s.kv_last);
+  w.q_offset = static_cast<int32_t>(clamp_index(s.q_offset, -kFar, kFar));
+  w.lo_shift = p.window_left < 0
+                   ? -kFar
+                   : static_cast<int32_t>(clamp_index(s.q_offset - p.window_left, -kFar, kFar));
+  w.hi_shift = p.window_right < 0
+                   ? kFar
+                   : static_cast<int32_t>(clamp_index(s.q_offset + p.window_right + 1, -kFar, kFar));
+  const int last_row = min(w.row + kTileM, w.len_q) - 1;
+  w.see_first = w.lo(w.row);
+  w.see_last = w.hi(last_row);
+  if (last_row < w.row || w.see_last <= w.see_first) {
+    w.tile_first = w.tile_last = w.full_first = w.full_last = 0;
+    return true;
+  }
+  w.tile_first = w.see_first / kTileN;
+  w.tile_last = (w.see_last + kTileN - 1) / kTileN;
+  w.full_first = (max(w.lo(last_row), 0) + kTileN - 1) / kTileN;
+  w.full_last = max(w.hi(w.row), 0) / kTileN;
+  return true;
+}
+
+}  // namespace tilewise::tile
+#endif  // TILEWISE_CUDA_TILE_WORK_H_
