@@ -14,6 +14,7 @@
 #include "cuda/ptx/registers.cuh"
 #include "cuda/sm90/forward_args.cuh"
 #include "cuda/sm90/forward_config.cuh"
+#include "cuda/tile/exact.cuh"
 #include "cuda/tile/product.cuh"
 #include "cuda/tile/score.cuh"
 #include "cuda/tile/softmax.cuh"
@@ -38,9 +39,7 @@ struct Consumer {
   uint32_t r_p[C::kTileN / 4];
   float r_o[C::kDimV / 2];
   tile::OnlineSoftmax softmax;
-  // What the next step needs, found while the exponentials hide it.
-  uint32_t keys, values, queries;  // descriptors
-  bool keys_ready, values_ready;
+  uint32_t queries, keys, values;  // descriptors for the next step, found while the exponentials hide it
 
   __device__ __forceinline__ void run() {
     if (takes_turns() && group == C::kConsumers - 1) ptx::barrier_arrive(kTurnBarrier, 256);
@@ -96,7 +95,7 @@ struct Consumer {
   __device__ __forceinline__ int step(const tile::Work& w, int tile) {
     const int next = tile - 1;
     const uint32_t u_queries = ptx::uniform(queries), u_keys = ptx::uniform(keys), u_values = ptx::uniform(values);
-    if (!keys_ready) wait_keys();
+    wait_keys();
     begin_turn();
     issue_scores(u_queries, u_keys);
     issue_values<kInterior>(w, tile, u_values);
@@ -197,15 +196,8 @@ struct Consumer {
   __device__ __forceinline__ void wait_queries() { ptx::mbarrier_wait(&shared.q_full[q.at()], q.phase()); }
   __device__ __forceinline__ void wait_keys() { ptx::mbarrier_wait(&shared.k_full[k.at()], k.phase()); }
   __device__ __forceinline__ void wait_values() { ptx::mbarrier_wait(&shared.v_full[v.at()], v.phase()); }
-  // A wait costs some 60 clocks even where there is nothing to wait for; asked early they are hidden.
-  __device__ __forceinline__ void find_keys() {
-    keys_ready = ptx::mbarrier_test(&shared.k_full[k.at()], k.phase());
-    keys = C::KTile::k_major(shared.k[k.at()]);
-  }
-  __device__ __forceinline__ void find_values() {
-    values_ready = ptx::mbarrier_test(&shared.v_full[v.at()], v.phase());
-    values = C::VTile::mn_major(shared.v[v.at()]);
-  }
+  __device__ __forceinline__ void find_keys() { keys = C::KTile::k_major(shared.k[k.at()]); }
+  __device__ __forceinline__ void find_values() { values = C::VTile::mn_major(shared.v[v.at()]); }
   __device__ __forceinline__ void find_queries() { queries = C::QTile::k_major(shared.q[q.at()]); }
 
   __device__ __forceinline__ void leave_queries() {
@@ -228,7 +220,7 @@ struct Consumer {
 
   template <bool kInterior>
   __device__ __forceinline__ void issue_values(const tile::Work& w, int tile, uint32_t u_values) {
-    if (!values_ready) wait_values();
+    wait_values();
     if constexpr (!kInterior) {
       const int key = tile * C::kTileN;
       if (w.see_first > key || w.see_last < key + C::kTileN) clear_unseen(w, key);
@@ -287,6 +279,17 @@ struct Consumer {
   __device__ __forceinline__ void finish(const tile::Work& w) {
     const ForwardParams& p = args.params;
     const int thread = ptx::thread_afresh(), lane = thread % 32;
+    float probe = 0.0f;
+#pragma unroll
+    for (int i = 0; i < C::kDimV / 2; ++i) probe += r_o[i] * 0.0f;
+    if (__any_sync(~0u, probe != 0.0f)) {
+#pragma unroll 1
+      for (int i = 0; i < 16; ++i) {
+        const int row = w.row + row_of(thread - lane) + i;
+        if (row < w.rows_q) tile::exact_row<T, C::kDimV>(p, w, row, w.head / args.queries_per_key_head, lane);
+      }
+      return;
+    }
     softmax.finish();
     const float sink = p.sinks ? p.sinks[w.head * p.sinks_stride] * kLog2E : kNegativeInfinity;
     float factor[2], lse[2];

@@ -20,6 +20,9 @@ __device__ __forceinline__ void load_tile(uint8_t* s_to, const TileSource& from,
                   head * from.head_step, batch * from.batch_step);
 }
 
+// A ticket takes about as long to come as a step.
+constexpr int kTilesOfNotice = 3;
+
 template <typename C>
 struct Producer {
   const ForwardArgs& args;
@@ -74,11 +77,10 @@ struct Producer {
                                    w.q_begin + w.row + 64 * i, w.head, w.batch);
       q.advance();
     }
+    const int draw_at = min(w.tile_last - 1, w.tile_first + kTilesOfNotice);
     for (int tile = w.tile_last - 1; tile >= w.tile_first; --tile) {
-      if (tile > w.tile_first)
-        load_keys(w, tile - 1, kv_head);
-      else
-        draw(index);
+      if (tile == draw_at) draw(index);
+      if (tile > w.tile_first) load_keys(w, tile - 1, kv_head);
       ptx::mbarrier_wait(&shared.v_empty[v.at()], v.phase() ^ 1);
       load_tile<typename C::VTile>(shared.v[v.at()], args.v, &shared.v_full[v.at()], ptx::CacheHint::evict_last,
                                    w.kv_begin + tile * C::kTileN, kv_head, w.batch);
