@@ -4,8 +4,8 @@
 //   issue  S = Q K(next)^T, then O += P V(j)       both in the matrix unit, one after the other
 //   S done      its K stage is free; mask and maxima while the second product runs
 //   O done      its V stage is free; rescale O if a maximum rose far; exponentials; P = round(S)
-// Warpgroups issue in turns, so one's exponentials run under another's products. Between two pieces of work both
-// products end first and O is written; the other warpgroups keep the matrix unit busy.
+// Warpgroups issue in turns, so one's exponentials run under another's products. Between two pieces of work
+// both products end first and O is written; the other warpgroups keep the matrix unit busy.
 #ifndef TILEWISE_CUDA_SM90_FORWARD_CONSUMER_H_
 #define TILEWISE_CUDA_SM90_FORWARD_CONSUMER_H_
 
@@ -94,7 +94,8 @@ struct Consumer {
   template <bool kInterior>
   __device__ __forceinline__ int step(const tile::Work& w, int tile) {
     const int next = tile - 1;
-    const uint32_t u_queries = ptx::uniform(queries), u_keys = ptx::uniform(keys), u_values = ptx::uniform(values);
+    const uint32_t u_queries = ptx::uniform(queries), u_keys = ptx::uniform(keys),
+                   u_values = ptx::uniform(values);
     wait_keys();
     begin_turn();
     issue_scores(u_queries, u_keys);
@@ -119,7 +120,8 @@ struct Consumer {
   __device__ __forceinline__ void end(const tile::Work& w, int tile, const tile::Work& next) {
     if (C::kAhead) {
       leave_queries();
-      const uint32_t u_queries = ptx::uniform(queries), u_keys = ptx::uniform(keys), u_values = ptx::uniform(values);
+      const uint32_t u_queries = ptx::uniform(queries), u_keys = ptx::uniform(keys),
+                     u_values = ptx::uniform(values);
       wait_queries();
       wait_keys();
       begin_turn();
@@ -228,8 +230,8 @@ struct Consumer {
     tile::issue_values<T, C::kTileN, C::kDimV>(r_o, r_p, u_values, true);
   }
 
-  // Zeroes the values that no row of the tile sees: their weights are 0, but 0 * NaN is not. Every warpgroup does
-  // it for itself; the second one writes zeros over zeros.
+  // Zeroes the values that no row of the tile sees: their weights are 0, but 0 * NaN is not. Every warpgroup
+  // does it for itself; the second one writes zeros over zeros.
   __device__ __forceinline__ void clear_unseen(const tile::Work& w, int key) {
     constexpr int kChunks = C::VTile::kPanels * 8;
     for (int i = ptx::thread_afresh() % 128; i < C::kTileN * kChunks; i += 128) {
@@ -247,9 +249,9 @@ struct Consumer {
     const int row = w.row + row_of(thread), key = tile * C::kTileN, lane_column = 2 * (thread % 4);
     if constexpr (C::kShaped) {
       const ForwardParams& p = args.params;
-      const float slope = p.alibi_slopes ? p.alibi_slopes[w.batch * p.alibi_batch_stride +
-                                                          w.head * p.alibi_head_stride]
-                                         : 0.0f;
+      const float slope = p.alibi_slopes
+                              ? p.alibi_slopes[w.batch * p.alibi_batch_stride + w.head * p.alibi_head_stride]
+                              : 0.0f;
       tile::shape(r_s, p.scale, p.softcap, slope, row + w.q_offset, key, lane_column);
     }
     if (!full) tile::hide(r_s, w, row, key, lane_column);
@@ -262,7 +264,8 @@ struct Consumer {
     for (int i = 0; i < 16; ++i) {
       const int row = w.row + row_of(thread - lane) + i;
       if (row >= w.rows_q) return;
-      const int64_t at = w.batch * p.o.batch_stride + w.head * p.o.head_stride + (w.q_begin + row) * p.o.row_stride;
+      const int64_t at =
+          w.batch * p.o.batch_stride + w.head * p.o.head_stride + (w.q_begin + row) * p.o.row_stride;
       for (int column = lane; column < p.head_dim_v; column += 32) {
         if (p.o.dtype == DType::f32)
           static_cast<float*>(p.o.data)[at + column] = 0.0f;
@@ -271,7 +274,8 @@ struct Consumer {
       }
       if (p.lse.data && lane == 0)
         p.lse.data[w.batch * p.lse.batch_stride + w.head * p.lse.head_stride +
-                   (w.q_begin + row) * p.lse.row_stride] = p.sinks ? p.sinks[w.head * p.sinks_stride] : kNegativeInfinity;
+                   (w.q_begin + row) * p.lse.row_stride] =
+            p.sinks ? p.sinks[w.head * p.sinks_stride] : kNegativeInfinity;
     }
   }
 

@@ -1,7 +1,7 @@
 // The producer: one thread that hands out work and fills the rings of Q, K and V.
 //
-// K runs one tile ahead of V, because a step multiplies the next tile's K before this tile's V. Tiles go from the
-// last key to the first: those at the diagonal, which need the mask, come first.
+// K runs one tile ahead of V, because a step multiplies the next tile's K before this tile's V. Tiles go from
+// the last key to the first: those at the diagonal, which need the mask, come first.
 #ifndef TILEWISE_CUDA_SM90_FORWARD_PRODUCER_H_
 #define TILEWISE_CUDA_SM90_FORWARD_PRODUCER_H_
 
@@ -73,8 +73,8 @@ struct Producer {
     load_keys(w, w.tile_last - 1, kv_head);
     for (int i = 0; i < C::kConsumers; ++i) {
       ptx::mbarrier_wait(&shared.q_empty[q.at()], q.phase() ^ 1);
-      load_tile<typename C::QTile>(shared.q[q.at()], args.q, &shared.q_full[q.at()], ptx::CacheHint::evict_first,
-                                   w.q_begin + w.row + 64 * i, w.head, w.batch);
+      load_tile<typename C::QTile>(shared.q[q.at()], args.q, &shared.q_full[q.at()],
+                                   ptx::CacheHint::evict_first, w.q_begin + w.row + 64 * i, w.head, w.batch);
       q.advance();
     }
     const int draw_at = min(w.tile_last - 1, w.tile_first + kTilesOfNotice);
@@ -82,8 +82,9 @@ struct Producer {
       if (tile == draw_at) draw(index);
       if (tile > w.tile_first) load_keys(w, tile - 1, kv_head);
       ptx::mbarrier_wait(&shared.v_empty[v.at()], v.phase() ^ 1);
-      load_tile<typename C::VTile>(shared.v[v.at()], args.v, &shared.v_full[v.at()], ptx::CacheHint::evict_last,
-                                   w.kv_begin + tile * C::kTileN, kv_head, w.batch);
+      load_tile<typename C::VTile>(shared.v[v.at()], args.v, &shared.v_full[v.at()],
+                                   ptx::CacheHint::evict_last, w.kv_begin + tile * C::kTileN, kv_head,
+                                   w.batch);
       v.advance();
     }
   }
