@@ -30,21 +30,6 @@ __device__ __forceinline__ void mbarrier_arrive_expect(Mbarrier* barrier, uint32
                : "memory");
 }
 
-// True where the phase has ended. (try_wait would suspend the warp for a while where it has not.)
-__device__ __forceinline__ bool mbarrier_test(Mbarrier* barrier, uint32_t parity) {
-  uint32_t done;
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-      "selp.b32 %0, 1, 0, p;\n"
-      "}\n"
-      : "=r"(done)
-      : "r"(shared_address(barrier)), "r"(parity)
-      : "memory");
-  return done != 0;
-}
-
 // The lanes of a warp leave together, so branches are uniform; otherwise each wait ends in a reconvergence.
 __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, uint32_t parity) {
   asm volatile(

@@ -26,8 +26,8 @@ __device__ __forceinline__ int thread_afresh() {
   return thread;
 }
 
-// wgmma takes descriptors from uniform registers. What a warp reduces to one value the compiler keeps there; otherwise
-// it moves both halves of every descriptor over, before every instruction.
+// wgmma takes descriptors from uniform registers. What a warp reduces to one value the compiler keeps there;
+// otherwise it moves both halves of every descriptor over, before every instruction.
 __device__ __forceinline__ uint32_t uniform(uint32_t value) { return __reduce_or_sync(~0u, value); }
 
 // True in one lane of a converged warp, the same one each time.

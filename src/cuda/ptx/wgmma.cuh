@@ -3,8 +3,8 @@
 //   wgmma_ss   A and B in shared memory, both with k innermost ("K-major")
 //   wgmma_rs   A in registers, B in shared memory with n innermost ("MN-major")
 //
-// Lane l of warp w holds rows 16 w + l / 4 and + 8, columns 8 j + 2 (l % 4) + {0, 1}: d[4 j + 2 (row half) + column].
-// The A fragment in registers is the accumulator's layout, rounded, for 16 columns at a time.
+// Lane l of warp w holds rows 16 w + l / 4 and + 8, columns 8 j + 2 (l % 4) + {0, 1}: d[4 j + 2 (row half) +
+// column]. The A fragment in registers is the accumulator's layout, rounded, for 16 columns at a time.
 #ifndef TILEWISE_CUDA_PTX_WGMMA_H_
 #define TILEWISE_CUDA_PTX_WGMMA_H_
 
@@ -18,7 +18,9 @@ namespace tilewise::ptx {
 
 // Before the first wgmma after registers that it reads or adds to were written by other instructions.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
 
 // Until at most kPending groups are in flight.
 template <int kPending>
@@ -60,36 +62,61 @@ struct Wgmma;
 
 // N: columns. TYPE: operand type in the instruction. D, R: the accumulators. S: the operands behind them, as
 // numbers, because every shape has its own count of accumulators.
-#define TILEWISE_WGMMA(N, T, TYPE, D, R, S0, S1, S2, S3, S4, S5)                                              \
-  template <>                                                                                                 \
-  struct Wgmma<N, T> {                                                                                        \
-    static __device__ __forceinline__ void ss(float (&d)[N / 2], uint64_t a, uint64_t b, int add) {           \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " S2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N        \
-                   "k16.f32." TYPE "." TYPE " {" R "}, " S0 ", " S1 ", p, 1, 1, 0, 0;\n}\n"                   \
-                   : D                                                                                        \
-                   : "l"(a), "l"(b), "r"(add));                                                               \
-    }                                                                                                         \
-    static __device__ __forceinline__ void rs(float (&d)[N / 2], const uint32_t* a, uint64_t b, int add) {    \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " S5 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N        \
-                   "k16.f32." TYPE "." TYPE " {" R "}, {" S0 ", " S1 ", " S2 ", " S3 "}, " S4 ", p, 1, 1, 1;\n}\n" \
-                   : D                                                                                        \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                           \
-    }                                                                                                         \
+#define TILEWISE_WGMMA(N, T, TYPE, D, R, S0, S1, S2, S3, S4, S5)                                           \
+  template <>                                                                                              \
+  struct Wgmma<N, T> {                                                                                     \
+    static __device__ __forceinline__ void ss(float (&d)[N / 2], uint64_t a, uint64_t b, int add) {        \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " S2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N     \
+                   "k16.f32." TYPE "." TYPE " {" R "}, " S0 ", " S1 ", p, 1, 1, 0, 0;\n}\n"                \
+                   : D                                                                                     \
+                   : "l"(a), "l"(b), "r"(add));                                                            \
+    }                                                                                                      \
+    static __device__ __forceinline__ void rs(float (&d)[N / 2], const uint32_t* a, uint64_t b, int add) { \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " S5 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N     \
+                   "k16.f32." TYPE "." TYPE " {" R "}, {" S0 ", " S1 ", " S2 ", " S3 "}, " S4              \
+                   ", p, 1, 1, 1;\n}\n"                                                                    \
+                   : D                                                                                     \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                        \
+    }                                                                                                      \
   };
-#define TILEWISE_WGMMA_TYPES(N, D, R, ...)                              \
-  TILEWISE_WGMMA(N, __nv_bfloat16, "bf16", TILEWISE_LIST(D), R, __VA_ARGS__)           \
+#define TILEWISE_WGMMA_TYPES(N, D, R, ...)                                   \
+  TILEWISE_WGMMA(N, __nv_bfloat16, "bf16", TILEWISE_LIST(D), R, __VA_ARGS__) \
   TILEWISE_WGMMA(N, __half, "f16", TILEWISE_LIST(D), R, __VA_ARGS__)
 #define TILEWISE_LIST(...) __VA_ARGS__
 
-TILEWISE_WGMMA_TYPES(64, TILEWISE_LIST(TILEWISE_D32(0)), TILEWISE_R0 TILEWISE_R8 TILEWISE_R16 TILEWISE_R24, "%32", "%33", "%34", "%35", "%36", "%37")
-TILEWISE_WGMMA_TYPES(80, TILEWISE_LIST(TILEWISE_D32(0), TILEWISE_D8(32)), TILEWISE_R0 TILEWISE_R8 TILEWISE_R16 TILEWISE_R24 TILEWISE_R32, "%40", "%41", "%42", "%43", "%44", "%45")
-TILEWISE_WGMMA_TYPES(96, TILEWISE_LIST(TILEWISE_D32(0), TILEWISE_D16(32)), TILEWISE_R0 TILEWISE_R8 TILEWISE_R16 TILEWISE_R24 TILEWISE_R32 TILEWISE_R40, "%48", "%49", "%50", "%51", "%52", "%53")
-TILEWISE_WGMMA_TYPES(112, TILEWISE_LIST(TILEWISE_D32(0), TILEWISE_D16(32), TILEWISE_D8(48)), TILEWISE_R0 TILEWISE_R8 TILEWISE_R16 TILEWISE_R24 TILEWISE_R32 TILEWISE_R40 TILEWISE_R48, "%56", "%57", "%58", "%59", "%60", "%61")
-TILEWISE_WGMMA_TYPES(128, TILEWISE_LIST(TILEWISE_D32(0), TILEWISE_D32(32)), TILEWISE_R0 TILEWISE_R8 TILEWISE_R16 TILEWISE_R24 TILEWISE_R32 TILEWISE_R40 TILEWISE_R48 TILEWISE_R56, "%64", "%65", "%66", "%67", "%68", "%69")
-TILEWISE_WGMMA_TYPES(160, TILEWISE_LIST(TILEWISE_D32(0), TILEWISE_D32(32), TILEWISE_D16(64)), TILEWISE_R0 TILEWISE_R8 TILEWISE_R16 TILEWISE_R24 TILEWISE_R32 TILEWISE_R40 TILEWISE_R48 TILEWISE_R56 TILEWISE_R64 TILEWISE_R72, "%80", "%81", "%82", "%83", "%84", "%85")
-TILEWISE_WGMMA_TYPES(176, TILEWISE_LIST(TILEWISE_D32(0), TILEWISE_D32(32), TILEWISE_D16(64), TILEWISE_D8(80)), TILEWISE_R0 TILEWISE_R8 TILEWISE_R16 TILEWISE_R24 TILEWISE_R32 TILEWISE_R40 TILEWISE_R48 TILEWISE_R56 TILEWISE_R64 TILEWISE_R72 TILEWISE_R80, "%88", "%89", "%90", "%91", "%92", "%93")
-TILEWISE_WGMMA_TYPES(192, TILEWISE_LIST(TILEWISE_D32(0), TILEWISE_D32(32), TILEWISE_D32(64)), TILEWISE_R0 TILEWISE_R8 TILEWISE_R16 TILEWISE_R24 TILEWISE_R32 TILEWISE_R40 TILEWISE_R48 TILEWISE_R56 TILEWISE_R64 TILEWISE_R72 TILEWISE_R80 TILEWISE_R88, "%96", "%97", "%98", "%99", "%100", "%101")
-TILEWISE_WGMMA_TYPES(256, TILEWISE_LIST(TILEWISE_D32(0), TILEWISE_D32(32), TILEWISE_D32(64), TILEWISE_D32(96)), TILEWISE_R0 TILEWISE_R8 TILEWISE_R16 TILEWISE_R24 TILEWISE_R32 TILEWISE_R40 TILEWISE_R48 TILEWISE_R56 TILEWISE_R64 TILEWISE_R72 TILEWISE_R80 TILEWISE_R88 TILEWISE_R96 TILEWISE_R104 TILEWISE_R112 TILEWISE_R120, "%128", "%129", "%130", "%131", "%132", "%133")
+TILEWISE_WGMMA_TYPES(64, TILEWISE_LIST(TILEWISE_D32(0)), TILEWISE_R0 TILEWISE_R8 TILEWISE_R16 TILEWISE_R24,
+                     "%32", "%33", "%34", "%35", "%36", "%37")
+TILEWISE_WGMMA_TYPES(80, TILEWISE_LIST(TILEWISE_D32(0), TILEWISE_D8(32)),
+                     TILEWISE_R0 TILEWISE_R8 TILEWISE_R16 TILEWISE_R24 TILEWISE_R32, "%40", "%41", "%42",
+                     "%43", "%44", "%45")
+TILEWISE_WGMMA_TYPES(96, TILEWISE_LIST(TILEWISE_D32(0), TILEWISE_D16(32)),
+                     TILEWISE_R0 TILEWISE_R8 TILEWISE_R16 TILEWISE_R24 TILEWISE_R32 TILEWISE_R40, "%48",
+                     "%49", "%50", "%51", "%52", "%53")
+TILEWISE_WGMMA_TYPES(112, TILEWISE_LIST(TILEWISE_D32(0), TILEWISE_D16(32), TILEWISE_D8(48)),
+                     TILEWISE_R0 TILEWISE_R8 TILEWISE_R16 TILEWISE_R24 TILEWISE_R32 TILEWISE_R40 TILEWISE_R48,
+                     "%56", "%57", "%58", "%59", "%60", "%61")
+TILEWISE_WGMMA_TYPES(128, TILEWISE_LIST(TILEWISE_D32(0), TILEWISE_D32(32)),
+                     TILEWISE_R0 TILEWISE_R8 TILEWISE_R16 TILEWISE_R24 TILEWISE_R32 TILEWISE_R40 TILEWISE_R48
+                         TILEWISE_R56,
+                     "%64", "%65", "%66", "%67", "%68", "%69")
+TILEWISE_WGMMA_TYPES(160, TILEWISE_LIST(TILEWISE_D32(0), TILEWISE_D32(32), TILEWISE_D16(64)),
+                     TILEWISE_R0 TILEWISE_R8 TILEWISE_R16 TILEWISE_R24 TILEWISE_R32 TILEWISE_R40 TILEWISE_R48
+                         TILEWISE_R56 TILEWISE_R64 TILEWISE_R72,
+                     "%80", "%81", "%82", "%83", "%84", "%85")
+TILEWISE_WGMMA_TYPES(176, TILEWISE_LIST(TILEWISE_D32(0), TILEWISE_D32(32), TILEWISE_D16(64), TILEWISE_D8(80)),
+                     TILEWISE_R0 TILEWISE_R8 TILEWISE_R16 TILEWISE_R24 TILEWISE_R32 TILEWISE_R40 TILEWISE_R48
+                         TILEWISE_R56 TILEWISE_R64 TILEWISE_R72 TILEWISE_R80,
+                     "%88", "%89", "%90", "%91", "%92", "%93")
+TILEWISE_WGMMA_TYPES(192, TILEWISE_LIST(TILEWISE_D32(0), TILEWISE_D32(32), TILEWISE_D32(64)),
+                     TILEWISE_R0 TILEWISE_R8 TILEWISE_R16 TILEWISE_R24 TILEWISE_R32 TILEWISE_R40 TILEWISE_R48
+                         TILEWISE_R56 TILEWISE_R64 TILEWISE_R72 TILEWISE_R80 TILEWISE_R88,
+                     "%96", "%97", "%98", "%99", "%100", "%101")
+TILEWISE_WGMMA_TYPES(256,
+                     TILEWISE_LIST(TILEWISE_D32(0), TILEWISE_D32(32), TILEWISE_D32(64), TILEWISE_D32(96)),
+                     TILEWISE_R0 TILEWISE_R8 TILEWISE_R16 TILEWISE_R24 TILEWISE_R32 TILEWISE_R40 TILEWISE_R48
+                         TILEWISE_R56 TILEWISE_R64 TILEWISE_R72 TILEWISE_R80 TILEWISE_R88 TILEWISE_R96
+                             TILEWISE_R104 TILEWISE_R112 TILEWISE_R120,
+                     "%128", "%129", "%130", "%131", "%132", "%133")
 
 #undef TILEWISE_LIST
 #undef TILEWISE_WGMMA_TYPES

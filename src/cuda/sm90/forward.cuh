@@ -1,13 +1,14 @@
-// Forward attention on sm_90a: O = softmax(mask(score(Q K^T))) V, by tiles of queries and keys, with the online
-// softmax, for one tile of 64 x kConsumers queries of one head at a time.
+// Forward attention on sm_90a: O = softmax(mask(score(Q K^T))) V, by tiles of queries and keys, with the
+// online softmax, for one tile of 64 x kConsumers queries of one head at a time.
 //
-// Roles. Warpgroup 0: one thread hands out work and drives the copy engine. Warpgroups 1..: 64 queries each, products
-// by wgmma, softmax in registers. The block is persistent: it draws tickets until there is no more work.
+// Roles. Warpgroup 0: one thread hands out work and drives the copy engine. Warpgroups 1..: 64 queries each,
+// products by wgmma, softmax in registers. The block is persistent: it draws tickets until there is no more
+// work.
 //
 // Shared memory. Rings of Q buffers of 64 rows, of K tiles, of V tiles and of work descriptions.
 //
-// Invariants. Every full barrier has one arrival and the tile's bytes; every empty barrier counts the warps that read
-// the buffer (of work: the threads). All warpgroups run the same steps, so their turns match.
+// Invariants. Every full barrier has one arrival and the tile's bytes; every empty barrier counts the warps
+// that read the buffer (of work: the threads). All warpgroups run the same steps, so their turns match.
 #ifndef TILEWISE_CUDA_SM90_FORWARD_H_
 #define TILEWISE_CUDA_SM90_FORWARD_H_
 

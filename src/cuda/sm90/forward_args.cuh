@@ -1,5 +1,5 @@
-// What a launch passes to a forward kernel. Maps that repeat a batch or a head (stride 0) have one of them, and a
-// step of 0 for its coordinate.
+// What a launch passes to a forward kernel. Maps that repeat a batch or a head (stride 0) have one of them,
+// and a step of 0 for its coordinate.
 #ifndef TILEWISE_CUDA_SM90_FORWARD_ARGS_H_
 #define TILEWISE_CUDA_SM90_FORWARD_ARGS_H_
 

@@ -11,16 +11,16 @@ namespace tilewise::sm90 {
 // Which part of a step the warpgroups take in turns.
 enum class Turns { none, products };
 
-template <typename ElementT, int kDimQK, int kDimVO, int kWarpgroups, int kKeys, int kStageCount, int kQueryBuffers,
-          bool kShapedScores = false, Turns kTurnsOf = Turns::products>
+template <typename ElementT, int kDimQK, int kDimVO, int kWarpgroups, int kKeys, int kStageCount,
+          int kQueryBuffers, bool kShapedScores = false, Turns kTurnsOf = Turns::products>
 struct ForwardConfig {
   using Element = ElementT;
   static constexpr int kDim = kDimQK, kDimV = kDimVO;
   static constexpr int kConsumers = kWarpgroups;  // warpgroups that compute, 64 queries each
   static constexpr int kTileM = 64 * kConsumers, kTileN = kKeys;
   static constexpr int kStages = kStageCount;
-  // Buffers of 64 queries, dealt to the warpgroups in turn. With more than one each, the first product of the next
-  // piece of work is issued before the last one of this piece.
+  // Buffers of 64 queries, dealt to the warpgroups in turn. With more than one each, the first product of the
+  // next piece of work is issued before the last one of this piece.
   static constexpr int kQueries = kQueryBuffers;
   static constexpr bool kAhead = kQueries > kConsumers;
   static_assert(kQueries >= kConsumers);

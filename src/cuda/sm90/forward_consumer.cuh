@@ -4,8 +4,8 @@
 //   issue  S = Q K(next)^T, then O += P V(j)       both in the matrix unit, one after the other
 //   S done      its K stage is free; mask and maxima while the second product runs
 //   O done      its V stage is free; rescale O if a maximum rose far; exponentials; P = round(S)
-// Warpgroups issue in turns, so one's exponentials run under another's products. Between two pieces of work both
-// products end first and O is written; the other warpgroups keep the matrix unit busy.
+// Warpgroups issue in turns, so one's exponentials run under another's products. Between two pieces of work
+// both products end first and O is written; the other warpgroups keep the matrix unit busy.
 #ifndef TILEWISE_CUDA_SM90_FORWARD_CONSUMER_H_
 #define TILEWISE_CUDA_SM90_FORWARD_CONSUMER_H_
 
@@ -14,6 +14,7 @@
 #include "cuda/ptx/registers.cuh"
 #include "cuda/sm90/forward_args.cuh"
 #include "cuda/sm90/forward_config.cuh"
+#include "cuda/tile/exact.cuh"
 #include "cuda/tile/product.cuh"
 #include "cuda/tile/score.cuh"
 #include "cuda/tile/softmax.cuh"
@@ -38,9 +39,7 @@ struct Consumer {
   uint32_t r_p[C::kTileN / 4];
   float r_o[C::kDimV / 2];
   tile::OnlineSoftmax softmax;
-  // What the next step needs, found while the exponentials hide it.
-  uint32_t keys, values, queries;  // descriptors
-  bool keys_ready, values_ready;
+  uint32_t queries, keys, values;  // descriptors for the next step, found while the exponentials hide it
 
   __device__ __forceinline__ void run() {
     if (takes_turns() && group == C::kConsumers - 1) ptx::barrier_arrive(kTurnBarrier, 256);
@@ -95,8 +94,9 @@ struct Consumer {
   template <bool kInterior>
   __device__ __forceinline__ int step(const tile::Work& w, int tile) {
     const int next = tile - 1;
-    const uint32_t u_queries = ptx::uniform(queries), u_keys = ptx::uniform(keys), u_values = ptx::uniform(values);
-    if (!keys_ready) wait_keys();
+    const uint32_t u_queries = ptx::uniform(queries), u_keys = ptx::uniform(keys),
+                   u_values = ptx::uniform(values);
+    wait_keys();
     begin_turn();
     issue_scores(u_queries, u_keys);
     issue_values<kInterior>(w, tile, u_values);
@@ -120,7 +120,8 @@ struct Consumer {
   __device__ __forceinline__ void end(const tile::Work& w, int tile, const tile::Work& next) {
     if (C::kAhead) {
       leave_queries();
-      const uint32_t u_queries = ptx::uniform(queries), u_keys = ptx::uniform(keys), u_values = ptx::uniform(values);
+      const uint32_t u_queries = ptx::uniform(queries), u_keys = ptx::uniform(keys),
+                     u_values = ptx::uniform(values);
       wait_queries();
       wait_keys();
       begin_turn();
@@ -197,15 +198,8 @@ struct Consumer {
   __device__ __forceinline__ void wait_queries() { ptx::mbarrier_wait(&shared.q_full[q.at()], q.phase()); }
   __device__ __forceinline__ void wait_keys() { ptx::mbarrier_wait(&shared.k_full[k.at()], k.phase()); }
   __device__ __forceinline__ void wait_values() { ptx::mbarrier_wait(&shared.v_full[v.at()], v.phase()); }
-  // A wait costs some 60 clocks even where there is nothing to wait for; asked early they are hidden.
-  __device__ __forceinline__ void find_keys() {
-    keys_ready = ptx::mbarrier_test(&shared.k_full[k.at()], k.phase());
-    keys = C::KTile::k_major(shared.k[k.at()]);
-  }
-  __device__ __forceinline__ void find_values() {
-    values_ready = ptx::mbarrier_test(&shared.v_full[v.at()], v.phase());
-    values = C::VTile::mn_major(shared.v[v.at()]);
-  }
+  __device__ __forceinline__ void find_keys() { keys = C::KTile::k_major(shared.k[k.at()]); }
+  __device__ __forceinline__ void find_values() { values = C::VTile::mn_major(shared.v[v.at()]); }
   __device__ __forceinline__ void find_queries() { queries = C::QTile::k_major(shared.q[q.at()]); }
 
   __device__ __forceinline__ void leave_queries() {
@@ -228,7 +222,7 @@ struct Consumer {
 
   template <bool kInterior>
   __device__ __forceinline__ void issue_values(const tile::Work& w, int tile, uint32_t u_values) {
-    if (!values_ready) wait_values();
+    wait_values();
     if constexpr (!kInterior) {
       const int key = tile * C::kTileN;
       if (w.see_first > key || w.see_last < key + C::kTileN) clear_unseen(w, key);
@@ -236,8 +230,8 @@ struct Consumer {
     tile::issue_values<T, C::kTileN, C::kDimV>(r_o, r_p, u_values, true);
   }
 
-  // Zeroes the values that no row of the tile sees: their weights are 0, but 0 * NaN is not. Every warpgroup does
-  // it for itself; the second one writes zeros over zeros.
+  // Zeroes the values that no row of the tile sees: their weights are 0, but 0 * NaN is not. Every warpgroup
+  // does it for itself; the second one writes zeros over zeros.
   __device__ __forceinline__ void clear_unseen(const tile::Work& w, int key) {
     constexpr int kChunks = C::VTile::kPanels * 8;
     for (int i = ptx::thread_afresh() % 128; i < C::kTileN * kChunks; i += 128) {
@@ -255,9 +249,9 @@ struct Consumer {
     const int row = w.row + row_of(thread), key = tile * C::kTileN, lane_column = 2 * (thread % 4);
     if constexpr (C::kShaped) {
       const ForwardParams& p = args.params;
-      const float slope = p.alibi_slopes ? p.alibi_slopes[w.batch * p.alibi_batch_stride +
-                                                          w.head * p.alibi_head_stride]
-                                         : 0.0f;
+      const float slope = p.alibi_slopes
+                              ? p.alibi_slopes[w.batch * p.alibi_batch_stride + w.head * p.alibi_head_stride]
+                              : 0.0f;
       tile::shape(r_s, p.scale, p.softcap, slope, row + w.q_offset, key, lane_column);
     }
     if (!full) tile::hide(r_s, w, row, key, lane_column);
@@ -270,7 +264,8 @@ struct Consumer {
     for (int i = 0; i < 16; ++i) {
       const int row = w.row + row_of(thread - lane) + i;
       if (row >= w.rows_q) return;
-      const int64_t at = w.batch * p.o.batch_stride + w.head * p.o.head_stride + (w.q_begin + row) * p.o.row_stride;
+      const int64_t at =
+          w.batch * p.o.batch_stride + w.head * p.o.head_stride + (w.q_begin + row) * p.o.row_stride;
       for (int column = lane; column < p.head_dim_v; column += 32) {
         if (p.o.dtype == DType::f32)
           static_cast<float*>(p.o.data)[at + column] = 0.0f;
@@ -279,7 +274,8 @@ struct Consumer {
       }
       if (p.lse.data && lane == 0)
         p.lse.data[w.batch * p.lse.batch_stride + w.head * p.lse.head_stride +
-                   (w.q_begin + row) * p.lse.row_stride] = p.sinks ? p.sinks[w.head * p.sinks_stride] : kNegativeInfinity;
+                   (w.q_begin + row) * p.lse.row_stride] =
+            p.sinks ? p.sinks[w.head * p.sinks_stride] : kNegativeInfinity;
     }
   }
 
@@ -287,6 +283,17 @@ struct Consumer {
   __device__ __forceinline__ void finish(const tile::Work& w) {
     const ForwardParams& p = args.params;
     const int thread = ptx::thread_afresh(), lane = thread % 32;
+    float probe = 0.0f;
+#pragma unroll
+    for (int i = 0; i < C::kDimV / 2; ++i) probe += r_o[i] * 0.0f;
+    if (__any_sync(~0u, probe != 0.0f)) {
+#pragma unroll 1
+      for (int i = 0; i < 16; ++i) {
+        const int row = w.row + row_of(thread - lane) + i;
+        if (row < w.rows_q) tile::exact_row<T, C::kDimV>(p, w, row, w.head / args.queries_per_key_head, lane);
+      }
+      return;
+    }
     softmax.finish();
     const float sink = p.sinks ? p.sinks[w.head * p.sinks_stride] * kLog2E : kNegativeInfinity;
     float factor[2], lse[2];

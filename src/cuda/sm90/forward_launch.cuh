@@ -37,15 +37,17 @@ tile::Order order_of(const ForwardParams& p) {
 }
 
 template <typename C>
-cudaError_t launch_forward(const ForwardParams& p, uint32_t* control, int multiprocessors, cudaStream_t stream) {
+cudaError_t launch_forward(const ForwardParams& p, uint32_t* control, int multiprocessors,
+                           cudaStream_t stream) {
   ForwardArgs args;
   args.params = p;
   args.order = order_of<C>(p);
   if (args.order.total == 0) return cudaSuccess;
   args.queries_per_key_head = static_cast<int32_t>(p.group());
   args.scale_log2 = C::kShaped ? kLog2E : p.scale * kLog2E;
-  args.wide_stores = p.o.dtype != DType::f32 && reinterpret_cast<uintptr_t>(p.o.data) % 16 == 0 && p.o.batch_stride % 8 == 0 &&
-                     p.o.row_stride % 8 == 0 && p.o.head_stride % 8 == 0 && p.head_dim_v % 8 == 0;
+  args.wide_stores = p.o.dtype != DType::f32 && reinterpret_cast<uintptr_t>(p.o.data) % 16 == 0 &&
+                     p.o.batch_stride % 8 == 0 && p.o.row_stride % 8 == 0 && p.o.head_stride % 8 == 0 &&
+                     p.head_dim_v % 8 == 0;
   args.control = control;
   cudaError_t error = encode_tensor_map(args.q, p.q, extent_q(p), 64);
   if (error == cudaSuccess) error = encode_tensor_map(args.k, p.k, extent_kv(p, p.head_dim), C::kTileN);
@@ -66,7 +68,8 @@ struct ForwardLaunch {
     return error == cudaSuccess ? allow_shared<Shaped>() : error;
   }
 
-  static cudaError_t launch(const ForwardParams& p, uint32_t* control, int multiprocessors, cudaStream_t stream) {
+  static cudaError_t launch(const ForwardParams& p, uint32_t* control, int multiprocessors,
+                            cudaStream_t stream) {
     const bool shaped = p.softcap > 0.0f || p.alibi_slopes != nullptr || !(p.scale > 0.0f);
     return shaped ? launch_forward<Shaped>(p, control, multiprocessors, stream)
                   : launch_forward<Plain>(p, control, multiprocessors, stream);
@@ -75,7 +78,8 @@ struct ForwardLaunch {
  private:
   template <typename C>
   static cudaError_t allow_shared() {
-    return cudaFuncSetAttribute(forward<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(ForwardShared<C>));
+    return cudaFuncSetAttribute(forward<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                sizeof(ForwardShared<C>));
   }
 };
 
@@ -85,7 +89,8 @@ constexpr ForwardRow forward_row(const char* name) {
   static_assert(Plain::kDim == Shaped::kDim && Plain::kDimV == Shaped::kDimV);
   using Launch = ForwardLaunch<Plain, Shaped>;
   constexpr DType dtype = std::is_same_v<typename Plain::Element, __half> ? DType::f16 : DType::bf16;
-  return {name, dtype, Plain::kDim, Plain::kDimV, Plain::kTileM, Plain::kTileN, Launch::prepare, Launch::launch};
+  return {name,          dtype,         Plain::kDim,     Plain::kDimV,
+          Plain::kTileM, Plain::kTileN, Launch::prepare, Launch::launch};
 }
 
 }  // namespace tilewise::sm90

@@ -1,7 +1,7 @@
 // The producer: one thread that hands out work and fills the rings of Q, K and V.
 //
-// K runs one tile ahead of V, because a step multiplies the next tile's K before this tile's V. Tiles go from the
-// last key to the first: those at the diagonal, which need the mask, come first.
+// K runs one tile ahead of V, because a step multiplies the next tile's K before this tile's V. Tiles go from
+// the last key to the first: those at the diagonal, which need the mask, come first.
 #ifndef TILEWISE_CUDA_SM90_FORWARD_PRODUCER_H_
 #define TILEWISE_CUDA_SM90_FORWARD_PRODUCER_H_
 
@@ -19,6 +19,9 @@ __device__ __forceinline__ void load_tile(uint8_t* s_to, const TileSource& from,
     ptx::tma_load(s_to + panel * Tile::kPanelBytes, &from.map, full, hint, panel * tile::kPanelColumns, row,
                   head * from.head_step, batch * from.batch_step);
 }
+
+// A ticket takes about as long to come as a step.
+constexpr int kTilesOfNotice = 3;
 
 template <typename C>
 struct Producer {
@@ -70,18 +73,18 @@ struct Producer {
     load_keys(w, w.tile_last - 1, kv_head);
     for (int i = 0; i < C::kConsumers; ++i) {
       ptx::mbarrier_wait(&shared.q_empty[q.at()], q.phase() ^ 1);
-      load_tile<typename C::QTile>(shared.q[q.at()], args.q, &shared.q_full[q.at()], ptx::CacheHint::evict_first,
-                                   w.q_begin + w.row + 64 * i, w.head, w.batch);
+      load_tile<typename C::QTile>(shared.q[q.at()], args.q, &shared.q_full[q.at()],
+                                   ptx::CacheHint::evict_first, w.q_begin + w.row + 64 * i, w.head, w.batch);
       q.advance();
     }
+    const int draw_at = min(w.tile_last - 1, w.tile_first + kTilesOfNotice);
     for (int tile = w.tile_last - 1; tile >= w.tile_first; --tile) {
-      if (tile > w.tile_first)
-        load_keys(w, tile - 1, kv_head);
-      else
-        draw(index);
+      if (tile == draw_at) draw(index);
+      if (tile > w.tile_first) load_keys(w, tile - 1, kv_head);
       ptx::mbarrier_wait(&shared.v_empty[v.at()], v.phase() ^ 1);
-      load_tile<typename C::VTile>(shared.v[v.at()], args.v, &shared.v_full[v.at()], ptx::CacheHint::evict_last,
-                                   w.kv_begin + tile * C::kTileN, kv_head, w.batch);
+      load_tile<typename C::VTile>(shared.v[v.at()], args.v, &shared.v_full[v.at()],
+                                   ptx::CacheHint::evict_last, w.kv_begin + tile * C::kTileN, kv_head,
+                                   w.batch);
       v.advance();
     }
   }

@@ -17,7 +17,8 @@ struct ForwardRow {
   int tile_m, tile_n;
   cudaError_t (*prepare)();  // once a device, outside stream capture
   // control: two zeros in device memory of this call's own, left zero; null: work is dealt out in advance.
-  cudaError_t (*launch)(const ForwardParams& params, uint32_t* control, int multiprocessors, cudaStream_t stream);
+  cudaError_t (*launch)(const ForwardParams& params, uint32_t* control, int multiprocessors,
+                        cudaStream_t stream);
 };
 
 // All of them, in the order of head_dim.

@@ -17,7 +17,8 @@ PFN_cuTensorMapEncodeTiled_v12000 find_encoder() {
   const cudaError_t error =
       cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
 #else
-  const cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
+  const cudaError_t error =
+      cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
 #endif
   return error == cudaSuccess ? reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function) : nullptr;
 }
@@ -33,16 +34,19 @@ bool is_stride(int64_t elements) {
 }  // namespace
 
 const char* tensor_map_refuses(const RowTensor& tensor, const TensorExtent& extent) {
-  if (reinterpret_cast<uintptr_t>(tensor.data) % 16 != 0) return "the data must begin at a multiple of 16 bytes";
+  if (reinterpret_cast<uintptr_t>(tensor.data) % 16 != 0)
+    return "the data must begin at a multiple of 16 bytes";
   const bool rows = extent.rows <= 1 || is_stride(tensor.row_stride);
   const bool heads = extent.heads <= 1 || tensor.head_stride == 0 || is_stride(tensor.head_stride);
   const bool batch = extent.batch <= 1 || tensor.batch_stride == 0 || is_stride(tensor.batch_stride);
   if (!rows) return "the stride between rows must be a positive multiple of 16 bytes below 2^40";
-  if (!heads || !batch) return "strides of heads and batch must be 0 or positive multiples of 16 bytes below 2^40";
+  if (!heads || !batch)
+    return "strides of heads and batch must be 0 or positive multiples of 16 bytes below 2^40";
   return nullptr;
 }
 
-cudaError_t encode_tensor_map(TileSource& source, const RowTensor& tensor, const TensorExtent& extent, int box_rows) {
+cudaError_t encode_tensor_map(TileSource& source, const RowTensor& tensor, const TensorExtent& extent,
+                              int box_rows) {
   static const PFN_cuTensorMapEncodeTiled_v12000 encode = find_encoder();
   if (encode == nullptr) return cudaErrorSymbolNotFound;
   static_assert(sizeof(CUtensorMap) == sizeof(ptx::TensorMap));
@@ -65,10 +69,9 @@ cudaError_t encode_tensor_map(TileSource& source, const RowTensor& tensor, const
   alignas(16) static char nothing[16];
   void* data = extent.rows > 0 ? tensor.data : nothing;
   CUtensorMap map;
-  const CUresult result =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, data, sizes, strides, box, every,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, data, sizes, strides, box, every,
+                                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) return cudaErrorInvalidValue;
   std::memcpy(&source.map, &map, sizeof(map));
   return cudaSuccess;

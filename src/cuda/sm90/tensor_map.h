@@ -17,7 +17,8 @@ struct TensorExtent {
 const char* tensor_map_refuses(const RowTensor& tensor, const TensorExtent& extent);
 
 // Boxes of box_rows x 64 columns, 128-byte swizzle. Columns and rows outside read as zeros.
-cudaError_t encode_tensor_map(TileSource& source, const RowTensor& tensor, const TensorExtent& extent, int box_rows);
+cudaError_t encode_tensor_map(TileSource& source, const RowTensor& tensor, const TensorExtent& extent,
+                              int box_rows);
 
 }  // namespace tilewise::sm90
 #endif  // TILEWISE_CUDA_SM90_TENSOR_MAP_H_

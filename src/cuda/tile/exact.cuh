@@ -1,5 +1,5 @@
-// One row at a time, key by key: what a warp does where a tile's result is not finite. A value that is not finite
-// must reach the rows that see it and no other, and in a matrix product 0 * NaN reaches them all.
+// One row at a time, key by key: what a warp does where a tile's result is not finite. A value that is not
+// finite must reach the rows that see it and no other, and in a matrix product 0 * NaN reaches them all.
 #ifndef TILEWISE_CUDA_TILE_EXACT_H_
 #define TILEWISE_CUDA_TILE_EXACT_H_
 
@@ -29,7 +29,8 @@ __device__ __forceinline__ float exact_score(const ForwardParams& p, const T* g_
 
 // Row `row` of the sequence, by a whole warp. Writes o and lse.
 template <typename T, int kDimV>
-__device__ __forceinline__ void exact_row(const ForwardParams& p, const Work& w, int row, int kv_head, int lane) {
+__device__ __forceinline__ void exact_row(const ForwardParams& p, const Work& w, int row, int kv_head,
+                                          int lane) {
   constexpr int kColumns = (kDimV + 31) / 32;
   const int first = w.lo(row), last = row < w.len_q ? w.hi(row) : first;
   const float slope =
@@ -67,7 +68,8 @@ __device__ __forceinline__ void exact_row(const ForwardParams& p, const Work& w,
   for (int bit = 16; bit > 0; bit /= 2) sum += __shfl_xor_sync(~0u, sum, bit);
   if (p.sinks) sum += ptx::exp2_approx(sink - shift);
   const bool sees = first < last;
-  const int64_t at = w.batch * p.o.batch_stride + w.head * p.o.head_stride + (w.q_begin + row) * p.o.row_stride;
+  const int64_t at =
+      w.batch * p.o.batch_stride + w.head * p.o.head_stride + (w.q_begin + row) * p.o.row_stride;
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) {
     const int column = lane + 32 * c;
@@ -79,7 +81,8 @@ __device__ __forceinline__ void exact_row(const ForwardParams& p, const Work& w,
       static_cast<T*>(p.o.data)[at + column] = static_cast<T>(o);
   }
   if (p.lse.data && lane == 0)
-    p.lse.data[w.batch * p.lse.batch_stride + w.head * p.lse.head_stride + (w.q_begin + row) * p.lse.row_stride] =
+    p.lse.data[w.batch * p.lse.batch_stride + w.head * p.lse.head_stride +
+               (w.q_begin + row) * p.lse.row_stride] =
         sees ? (shift + ptx::log2_approx(sum)) * kLn2 : sink * kLn2;
 }
 

@@ -18,14 +18,16 @@ __device__ __forceinline__ void issue_scores(float (&r_s)[kN / 2], uint32_t q, u
   ptx::wgmma_commit();
 }
 
-// O[64, kDim] += P[64, kN] V[kN, kDim], P rounded in registers, low half of the descriptor of an mn-major tile.
+// O[64, kDim] += P[64, kN] V[kN, kDim], P rounded in registers, low half of the descriptor of an mn-major
+// tile.
 template <typename T, int kN, int kDim>
-__device__ __forceinline__ void issue_values(float (&r_o)[kDim / 2], const uint32_t (&r_p)[kN / 4], uint32_t v,
-                                             bool add) {
+__device__ __forceinline__ void issue_values(float (&r_o)[kDim / 2], const uint32_t (&r_p)[kN / 4],
+                                             uint32_t v, bool add) {
   ptx::wgmma_fence();
 #pragma unroll
   for (int i = 0; i < kN / 16; ++i)
-    ptx::Wgmma<kDim, T>::rs(r_o, r_p + 4 * i, descriptor(v + SharedTile<kN, kDim>::mn_major_step(i)), i != 0 || add);
+    ptx::Wgmma<kDim, T>::rs(r_o, r_p + 4 * i, descriptor(v + SharedTile<kN, kDim>::mn_major_step(i)),
+                            i != 0 || add);
   ptx::wgmma_commit();
 }
 

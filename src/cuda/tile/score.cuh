@@ -1,5 +1,6 @@
-// What happens to a tile of raw scores before the softmax, apart from the common case: scale, softcap, ALiBi, band.
-// The fragment's columns are compile-time constants; what differs between lanes is taken off the limits.
+// What happens to a tile of raw scores before the softmax, apart from the common case: scale, softcap, ALiBi,
+// band. The fragment's columns are compile-time constants; what differs between lanes is taken off the
+// limits.
 #ifndef TILEWISE_CUDA_TILE_SCORE_H_
 #define TILEWISE_CUDA_TILE_SCORE_H_
 
@@ -11,7 +12,8 @@ namespace tilewise::tile {
 
 constexpr int fragment_column(int i) { return i / 4 * 8 + i % 2; }
 
-// Removes what the band and the lengths hide. `row` is of the fragment's first row, `key` of its first column.
+// Removes what the band and the lengths hide. `row` is of the fragment's first row, `key` of its first
+// column.
 template <int kCount>
 __device__ __forceinline__ void hide(float (&r_s)[kCount], const Work& w, int row, int key, int lane_column) {
 #pragma unroll

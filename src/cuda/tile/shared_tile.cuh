@@ -18,12 +18,13 @@ struct SharedTile {
   static constexpr int kPanelBytes = kRows * 128;
   static constexpr int kBytes = kPanels * kPanelBytes;
 
-  // wgmma descriptors: start, leading and stride offsets in units of 16 bytes, swizzle 1 = 128 bytes. Only the low
-  // half differs between tiles.
-  // k innermost: 8 rows are 1024 bytes; the leading offset is not used.
+  // wgmma descriptors: start, leading and stride offsets in units of 16 bytes, swizzle 1 = 128 bytes. Only
+  // the low half differs between tiles. k innermost: 8 rows are 1024 bytes; the leading offset is not used.
   static __device__ __forceinline__ uint32_t k_major(const void* s_tile) { return low_half(s_tile, 16); }
   // n innermost: the next 64 columns are a panel further, the next 8 k rows 1024 bytes.
-  static __device__ __forceinline__ uint32_t mn_major(const void* s_tile) { return low_half(s_tile, kPanelBytes); }
+  static __device__ __forceinline__ uint32_t mn_major(const void* s_tile) {
+    return low_half(s_tile, kPanelBytes);
+  }
   // What is added for the next 16 of k.
   static constexpr uint32_t k_major_step(int k16) { return (k16 / 4 * kPanelBytes + k16 % 4 * 32) >> 4; }
   static constexpr uint32_t mn_major_step(int k16) { return k16 * 16 * 128 >> 4; }

@@ -1,5 +1,5 @@
-// Online softmax on the accumulator fragment of a 64-row tile. A thread owns two rows (its quad of lanes shares
-// them); state r is of row l / 4 + 8 r. Sums stay partial, one a lane, until `finish`.
+// Online softmax on the accumulator fragment of a 64-row tile. A thread owns two rows (its quad of lanes
+// shares them); state r is of row l / 4 + 8 r. Sums stay partial, one a lane, until `finish`.
 #ifndef TILEWISE_CUDA_TILE_SOFTMAX_H_
 #define TILEWISE_CUDA_TILE_SOFTMAX_H_
 
@@ -8,10 +8,6 @@
 namespace tilewise::tile {
 
 constexpr float kMinusInfinity = -__builtin_huge_valf();
-
-// Weights up to 2^8 are as exact in bf16, fp16 and fp32 sums as weights up to 1, so the running maximum may
-// lag by that much, and most tiles need no rescaling of O.
-constexpr float kRescaleThreshold = 8.0f;
 
 // What O must be multiplied by after a tile raised the maxima of this thread's rows.
 struct Decay {
@@ -53,8 +49,9 @@ struct OnlineSoftmax {
     for (int r = 0; r < 2; ++r) peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 1));
 #pragma unroll
     for (int r = 0; r < 2; ++r) peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 2));
-    const bool raised = (peak[0] - top[0]) * scale_log2 > kRescaleThreshold ||
-                        (peak[1] - top[1]) * scale_log2 > kRescaleThreshold;
+    // Letting the maximum lag (by 2^8, say) would save rescalings, but the largest weight would no longer be
+    // 1, which rounds to itself: where few keys have most of the weight the error doubles.
+    const bool raised = peak[0] > top[0] || peak[1] > top[1];
     Decay decay = {{1.0f, 1.0f}, __any_sync(~0u, raised) != 0};
     if (!decay.needed) return decay;
 #pragma unroll

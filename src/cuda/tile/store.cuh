@@ -1,5 +1,6 @@
-// Writing an accumulator fragment, two rows a thread, through registers alone: lanes of a quad exchange words until
-// each has eight columns in a row, so any stride, alignment, row count and output type takes the same path.
+// Writing an accumulator fragment, two rows a thread, through registers alone: lanes of a quad exchange words
+// until each has eight columns in a row, so any stride, alignment, row count and output type takes the same
+// path.
 #ifndef TILEWISE_CUDA_TILE_STORE_H_
 #define TILEWISE_CUDA_TILE_STORE_H_
 
@@ -25,11 +26,11 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&w)[4], int lane) {
   }
 }
 
-// 16-byte pieces, where base, strides and head_dim allow it. g_o is the first row's, the second is `step` elements
-// further; rows that must not be written have 0 columns.
+// 16-byte pieces, where base, strides and head_dim allow it. g_o is the first row's, the second is `step`
+// elements further; rows that must not be written have 0 columns.
 template <typename T, int kCount>
-__device__ __forceinline__ void store_wide(const float (&r_o)[kCount], const float (&factor)[2], T* g_o, int64_t step,
-                                           const int (&columns)[2], int lane) {
+__device__ __forceinline__ void store_wide(const float (&r_o)[kCount], const float (&factor)[2], T* g_o,
+                                           int64_t step, const int (&columns)[2], int lane) {
   static_assert(kCount % 16 == 0);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -49,8 +50,8 @@ __device__ __forceinline__ void store_wide(const float (&r_o)[kCount], const flo
 
 // Element by element.
 template <typename U, int kCount>
-__device__ __forceinline__ void store_narrow(const float (&r_o)[kCount], const float (&factor)[2], U* g_o, int64_t step,
-                                             const int (&columns)[2], int lane) {
+__device__ __forceinline__ void store_narrow(const float (&r_o)[kCount], const float (&factor)[2], U* g_o,
+                                             int64_t step, const int (&columns)[2], int lane) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     U* g_row = g_o + r * step + 2 * (lane % 4);

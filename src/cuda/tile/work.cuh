@@ -1,5 +1,6 @@
-// One unit of forward work: a tile of queries of one head, and the keys that it sees. Keys come from core/mask.h's
-// definition of a sequence and its band; kv_ranges, segments and dense masks are not of this score class.
+// One unit of forward work: a tile of queries of one head, and the keys that it sees. Keys come from
+// core/mask.h's definition of a sequence and its band; kv_ranges, segments and dense masks are not of this
+// score class.
 #ifndef TILEWISE_CUDA_TILE_WORK_H_
 #define TILEWISE_CUDA_TILE_WORK_H_
 
@@ -11,14 +12,14 @@ namespace tilewise::tile {
 constexpr int32_t kFar = 1 << 30;
 
 struct Work {
-  int32_t batch, head;  // batch < 0: there is no more work
-  int32_t row;          // first query of the tile, within the sequence
-  int32_t q_begin, kv_begin;  // first row of the sequence in packed tensors
-  int32_t len_q, rows_q;      // queries that exist; rows of o to write
-  int32_t kv_first, kv_last;  // keys that exist
-  int32_t lo_shift, hi_shift;  // query i sees keys [max(kv_first, i + lo_shift), min(kv_last, i + hi_shift))
-  int32_t q_offset;            // for ALiBi: query i stands at i + q_offset
-  int32_t see_first, see_last;    // keys that some row of the tile sees
+  int32_t batch, head;          // batch < 0: there is no more work
+  int32_t row;                  // first query of the tile, within the sequence
+  int32_t q_begin, kv_begin;    // first row of the sequence in packed tensors
+  int32_t len_q, rows_q;        // queries that exist; rows of o to write
+  int32_t kv_first, kv_last;    // keys that exist
+  int32_t lo_shift, hi_shift;   // query i sees keys [max(kv_first, i + lo_shift), min(kv_last, i + hi_shift))
+  int32_t q_offset;             // for ALiBi: query i stands at i + q_offset
+  int32_t see_first, see_last;  // keys that some row of the tile sees
   int32_t tile_first, tile_last;  // key tiles that hold them
   int32_t full_first, full_last;  // among these: every row sees every key
 
@@ -29,7 +30,8 @@ struct Work {
 
 // False where the sequence has no such rows.
 template <int kTileM, int kTileN>
-__device__ __forceinline__ bool make_work(Work& w, const ForwardParams& p, int batch, int head, int tile_row) {
+__device__ __forceinline__ bool make_work(Work& w, const ForwardParams& p, int batch, int head,
+                                          int tile_row) {
   const Sequence s = sequence_of(p, batch);
   w.batch = batch;
   w.head = head;
@@ -42,9 +44,8 @@ __device__ __forceinline__ bool make_work(Work& w, const ForwardParams& p, int b
   w.kv_first = static_cast<int32_t>(s.kv_first);
   w.kv_last = static_cast<int32_t>(s.kv_last);
   w.q_offset = static_cast<int32_t>(clamp_index(s.q_offset, -kFar, kFar));
-  w.lo_shift = p.window_left < 0
-                   ? -kFar
-                   : static_cast<int32_t>(clamp_index(s.q_offset - p.window_left, -kFar, kFar));
+  w.lo_shift =
+      p.window_left < 0 ? -kFar : static_cast<int32_t>(clamp_index(s.q_offset - p.window_left, -kFar, kFar));
   w.hi_shift = p.window_right < 0
                    ? kFar
                    : static_cast<int32_t>(clamp_index(s.q_offset + p.window_right + 1, -kFar, kFar));
