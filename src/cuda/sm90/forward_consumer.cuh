@@ -252,7 +252,7 @@ struct Consumer {
       const float slope = p.alibi_slopes
                               ? p.alibi_slopes[w.batch * p.alibi_batch_stride + w.head * p.alibi_head_stride]
                               : 0.0f;
-      tile::shape(r_s, p.scale, p.softcap, slope, row + w.q_offset, key, lane_column);
+      tile::shape(r_s, p.scale, p.softcap, slope, row + w.q_offset, w.beyond, key, lane_column);
     }
     if (!full) tile::hide(r_s, w, row, key, lane_column);
   }
@@ -274,8 +274,7 @@ struct Consumer {
       }
       if (p.lse.data && lane == 0)
         p.lse.data[w.batch * p.lse.batch_stride + w.head * p.lse.head_stride +
-                   (w.q_begin + row) * p.lse.row_stride] =
-            p.sinks ? p.sinks[w.head * p.sinks_stride] : kNegativeInfinity;
+                   (w.q_begin + row) * p.lse.row_stride] = w.empty_lse(p, row);
     }
   }
 
@@ -319,7 +318,7 @@ struct Consumer {
       for (int r = 0; r < 2; ++r) {
         if (sees[r]) continue;
         factor[r] = 0.0f;
-        lse[r] = sink * kLn2;
+        lse[r] = w.empty_lse(p, w.row + row_of(thread) + 8 * r);
       }
     }
     const int first = w.row + row_of(thread);

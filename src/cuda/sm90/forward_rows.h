@@ -4,8 +4,6 @@
 
 #include <cuda_runtime.h>
 
-#include <span>
-
 #include "core/params.h"
 
 namespace tilewise::sm90 {
@@ -20,9 +18,6 @@ struct ForwardRow {
   cudaError_t (*launch)(const ForwardParams& params, uint32_t* control, int multiprocessors,
                         cudaStream_t stream);
 };
-
-// All of them, in the order of head_dim.
-std::span<const ForwardRow* const> forward_rows();
 
 // The rule that keeps the kernel from running the call, or null.
 const char* forward_refuses(const ForwardRow& row, const ForwardParams& params);

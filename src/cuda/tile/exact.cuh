@@ -18,13 +18,13 @@ __device__ __forceinline__ const T* row_of_tensor(const RowTensor& t, int batch,
 // The score of one query and one key in exponents of 2.
 template <typename T>
 __device__ __forceinline__ float exact_score(const ForwardParams& p, const T* g_q, const T* g_k, float slope,
-                                             int distance) {
+                                             float distance) {
   float s = 0.0f;
 #pragma unroll 1
   for (int i = 0; i < p.head_dim; ++i) s += static_cast<float>(g_q[i]) * static_cast<float>(g_k[i]);
   s *= p.scale;
   if (p.softcap > 0.0f) s = p.softcap * tanh_branchless(s / p.softcap);
-  return (s - slope * fabsf(static_cast<float>(distance))) * kLog2E;
+  return (s - slope * distance) * kLog2E;
 }
 
 // Row `row` of the sequence, by a whole warp. Writes o and lse.
@@ -38,7 +38,7 @@ __device__ __forceinline__ void exact_row(const ForwardParams& p, const Work& w,
   const T* g_q = row_of_tensor<T>(p.q, w.batch, w.q_begin + row, w.head);
   const auto score = [&](int key) {
     return exact_score(p, g_q, row_of_tensor<T>(p.k, w.batch, w.kv_begin + key, kv_head), slope,
-                       row + w.q_offset - key);
+                       fabsf(static_cast<float>(row + w.q_offset - key)) + w.beyond);
   };
   float top = kMinusInfinity;
 #pragma unroll 1
@@ -83,7 +83,7 @@ __device__ __forceinline__ void exact_row(const ForwardParams& p, const Work& w,
   if (p.lse.data && lane == 0)
     p.lse.data[w.batch * p.lse.batch_stride + w.head * p.lse.head_stride +
                (w.q_begin + row) * p.lse.row_stride] =
-        sees ? (shift + ptx::log2_approx(sum)) * kLn2 : sink * kLn2;
+        sees ? (shift + ptx::log2_approx(sum)) * kLn2 : w.empty_lse(p, row);
 }
 
 }  // namespace tilewise::tile

@@ -42,7 +42,7 @@ __device__ __forceinline__ float tanh_branchless(float x) {
 // Scores in natural units, for calls with a softcap, ALiBi or a scale that is not positive.
 template <int kCount>
 __device__ __forceinline__ void shape(float (&r_s)[kCount], float scale, float softcap, float slope,
-                                      int row_position, int key, int lane_column) {
+                                      int row_position, float beyond, int key, int lane_column) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) r_s[i] *= scale;
   if (softcap > 0.0f) {
@@ -54,7 +54,7 @@ __device__ __forceinline__ void shape(float (&r_s)[kCount], float scale, float s
     const int distance = row_position - key - lane_column;
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
-      r_s[i] -= slope * fabsf(static_cast<float>(distance + 8 * (i / 2 % 2) - fragment_column(i)));
+      r_s[i] -= slope * (fabsf(static_cast<float>(distance + 8 * (i / 2 % 2) - fragment_column(i))) + beyond);
   }
 }
 

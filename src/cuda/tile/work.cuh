@@ -5,6 +5,7 @@
 #define TILEWISE_CUDA_TILE_WORK_H_
 
 #include "core/mask.h"
+#include "core/softmax.h"
 
 namespace tilewise::tile {
 
@@ -18,11 +19,16 @@ struct Work {
   int32_t len_q, rows_q;        // queries that exist; rows of o to write
   int32_t kv_first, kv_last;    // keys that exist
   int32_t lo_shift, hi_shift;   // query i sees keys [max(kv_first, i + lo_shift), min(kv_last, i + hi_shift))
-  int32_t q_offset;             // for ALiBi: query i stands at i + q_offset
+  int32_t q_offset;             // for ALiBi: query i stands at i + q_offset,
+  float beyond;                 // or farther from every key by this, where q_offset was clamped
   int32_t see_first, see_last;  // keys that some row of the tile sees
   int32_t tile_first, tile_last;  // key tiles that hold them
   int32_t full_first, full_last;  // among these: every row sees every key
 
+  // The lse of a row that sees no key. Rows past len_q are padding, which has no sink.
+  __device__ __forceinline__ float empty_lse(const ForwardParams& p, int i) const {
+    return p.sinks && i < len_q ? p.sinks[head * p.sinks_stride] : kNegativeInfinity;
+  }
   __device__ __forceinline__ int lo(int i) const { return max(kv_first, i + lo_shift); }
   __device__ __forceinline__ int hi(int i) const { return min(kv_last, i + hi_shift); }
   __device__ __forceinline__ bool is_full(int tile) const { return tile >= full_first && tile < full_last; }
@@ -44,6 +50,7 @@ __device__ __forceinline__ bool make_work(Work& w, const ForwardParams& p, int b
   w.kv_first = static_cast<int32_t>(s.kv_first);
   w.kv_last = static_cast<int32_t>(s.kv_last);
   w.q_offset = static_cast<int32_t>(clamp_index(s.q_offset, -kFar, kFar));
+  w.beyond = static_cast<float>(s.q_offset > w.q_offset ? s.q_offset - w.q_offset : w.q_offset - s.q_offset);
   w.lo_shift =
       p.window_left < 0 ? -kFar : static_cast<int32_t>(clamp_index(s.q_offset - p.window_left, -kFar, kFar));
   w.hi_shift = p.window_right < 0
