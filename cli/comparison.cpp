@@ -89,6 +89,7 @@ bool is_standard(const Plan& plan) {
 MeasuredCall MeasuredCall::of_plan(const Device& device, const Plan& plan, const Tensors& tensors) {
   MeasuredCall call;
   call.plan_ = plan;
+  call.chosen_by_ = device.chosen_by(plan);
   call.scratch_bytes_ = plan.workspace_bytes;
   call.bytes_moved_ = plan.predicted_bytes;
   auto workspace = std::make_shared<Workspace>();
@@ -154,6 +155,7 @@ MeasuredCall MeasuredCall::all_heads(const Device& device, const Plan& plan, con
   const Schedule schedule = all_heads_schedule(plan);
   MeasuredCall call;
   call.plan_ = plan;
+  call.chosen_by_ = device.chosen_by(plan);
   call.scratch_bytes_ = row.scratch_bytes(row, plan.problem, schedule);
   call.bytes_moved_ = ideal_bytes(plan.problem) + 2 * score_matrix_bytes(plan.problem);
   auto scratch = std::make_shared<Buffer>();
@@ -203,7 +205,7 @@ Json MeasuredCall::result(double pairs) const {
   const double flops = flops_of(plan_.problem, pairs);
   return {{"kernel", plan_.kernel},
           {"standard", is_standard(plan_)},
-          {"chosen_by", plan_.from_tuning ? "tuning" : "cost model"},
+          {"chosen_by", chosen_by_},
           {"threads", plan_.threads},
           {"tile_m", plan_.tile_m},
           {"tile_n", plan_.tile_n},

@@ -37,6 +37,7 @@ class MeasuredCall {
   void run_on_cuda(const Device& device, const Tensors& tensors, std::shared_ptr<Workspace> workspace);
 
   Plan plan_;
+  const char* chosen_by_ = "";
   int64_t scratch_bytes_ = 0;
   double bytes_moved_ = 0;
   std::function<Status()> allocate_, once_;

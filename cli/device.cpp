@@ -119,6 +119,11 @@ Expected<Plan> Device::plan(const Problem& problem, const char* kernel) const {
   return tilewise::plan(problem, context_, limits(problem, kernel, &storage));
 }
 
+const char* Device::chosen_by(const Plan& plan) const {
+  if (kernel_ == plan.kernel || context_.get()->forced == plan.kernel) return "forced";
+  return plan.from_tuning ? "tuning" : "cost model";
+}
+
 std::string Device::explain(const Problem& problem) const {
   std::string storage;
   return tilewise::explain(problem, info_, limits(problem, nullptr, &storage));

@@ -29,6 +29,7 @@ class Device {
   // Within the options; `kernel` overrides --kernel.
   Expected<Plan> plan(const Problem& problem, const char* kernel = nullptr) const;
   std::string explain(const Problem& problem) const;
+  const char* chosen_by(const Plan& plan) const;  // "forced", "tuning" or "cost model"
 
   const Context& context() const { return context_; }
   const DeviceInfo& info() const { return info_; }

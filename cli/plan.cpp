@@ -128,7 +128,7 @@ int run_plan(const PlanArguments& a) {
               {"tile_n", plan->tile_n},
               {"num_splits", plan->num_splits},
               {"threads", plan->threads},
-              {"chosen_by", plan->from_tuning ? "tuning" : "cost model"},
+              {"chosen_by", device->chosen_by(*plan)},
               {"workspace_bytes", plan->workspace_bytes},
               {"predicted_ms", plan->predicted_ms},
               {"predicted_bytes", plan->predicted_bytes}};

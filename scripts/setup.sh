@@ -46,6 +46,7 @@ probe() {
   need libopenblas0-pthread library libopenblas.so.0
   if [ $tests = 1 ]; then
     need libgtest-dev header gtest/gtest.h
+    need libbenchmark-dev header benchmark/benchmark.h
     need pkg-config have pkg-config
     need binutils have nm
     need dpkg-dev have dpkg-shlibdeps

@@ -222,7 +222,7 @@ typedef struct tilewise_context_options {
   void* parallel_for_user;
   tilewise_log log; /* NULL = silent */
   void* log_user;
-  tilewise_allocate allocate; /* NULL = the C++ heap; both or neither */
+  tilewise_allocate allocate; /* NULL = aligned_alloc, on huge pages where there are; both or neither */
   tilewise_release release;
   void* allocate_user;
   const char* kernel;      /* NULL, or the kernel that every plan must use */

@@ -8,6 +8,8 @@
 
 #include "api/bind.h"
 #include "api/border.h"
+#include "core/pages.h"
+#include "core/text.h"
 #include "cuda/runtime.h"
 
 namespace tilewise {
@@ -216,7 +218,8 @@ tilewise_code tilewise_workspace_allocate(const tilewise_plan* plan, tilewise_wo
         return s;
       }
     } else {
-      data = ::operator new (static_cast<size_t>(bytes), std::align_val_t{TILEWISE_WORKSPACE_ALIGNMENT});
+      data = allocate_pages(static_cast<size_t>(bytes)).release();
+      if (!data) return {Code::out_of_memory, cat("a workspace of ", bytes, " bytes could not be allocated")};
       std::memset(data, 0, TILEWISE_CONTROL_BYTES);
     }
     *workspace = {data, bytes};
@@ -229,5 +232,5 @@ void tilewise_workspace_release(const tilewise_plan* plan, tilewise_workspace wo
   if (plan->device_kind == TILEWISE_CUDA)
     cuda::release(plan->device_index, workspace.data);
   else
-    ::operator delete (workspace.data, std::align_val_t{TILEWISE_WORKSPACE_ALIGNMENT});
+    FreePages()(static_cast<std::byte*>(workspace.data));
 }

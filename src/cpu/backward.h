@@ -72,7 +72,7 @@ struct BackwardScratch {
   float *lse, *delta;                  // [blocks * tile_m]
   float* dq_t;                         // [blocks][head_dim][tile_m]
   float *dk, *dv;                      // [chunk][pitch]
-  float *k_tile, *v_tile;              // [tile_n][pitch], where storage is 16 bit
+  float *k_tile, *v_tile;              // [tile_n][pitch]: rows that are not read in place
   float *p, *ds, *add, *slope, *keep;  // [tile_n][tile_m]
   float* k_clear;                      // [tile_n][pitch_qk], where rows of K must be cleared
   float* bias_sum;                     // [tile_n][tile_m]

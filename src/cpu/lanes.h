@@ -53,7 +53,7 @@ constexpr int kMaxPieces = 20;
 // saves nothing. Pieces that no lane sees are in it too, with begin == end.
 int cut_pieces(Piece* pieces, const Lanes& lanes, int64_t j0, int n, int vectors, int lanes_each);
 
-// True where some tile of the call needs more than the interval test: scores go through finish_scores.
+// True where some tile of the call needs more than the interval test: scores go through FinishScores.
 bool needs_general_scores(const ForwardParams& p);
 
 // The segment ids of keys [j0, j0 + n) into ids[n]; their bounds are returned.

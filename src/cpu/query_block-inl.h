@@ -108,19 +108,18 @@ inline bool FinishPlainRows(const ForwardBlock& block, const ForwardParams& p, b
   return true;
 }
 
-// Writes a row's lse; returns what its O is to be multiplied by, 0 where it sees nothing. `natural`: top is a
-// natural score, else a raw product.
-inline float FinishRow(const ForwardBlock& block, const ForwardParams& p, bool natural, int r) {
+// Writes a row's lse; returns what its O is to be multiplied by. `empty`: it sees nothing. `natural`: top is
+// a natural score, else a raw product.
+inline float FinishRow(const ForwardBlock& block, const ForwardParams& p, bool natural, int r, bool* empty) {
   const Lanes& lanes = *block.lanes;
   const Sequence& s = lanes.sequence;
   const int64_t row = lanes.row[r], head = lanes.head[r];
   const bool real = row < s.len_q;
   const float sink = p.sinks && real ? p.sinks[head * p.sinks_stride] : kNegativeInfinity;
   // A row whose only scores are NaN has no maximum either, but its sum is NaN.
-  const bool empty =
-      !real || lanes.sees_nothing(r) || (block.top[r] == kNegativeInfinity && block.sum[r] == 0.0f);
+  *empty = !real || lanes.sees_nothing(r) || (block.top[r] == kNegativeInfinity && block.sum[r] == 0.0f);
   RowEnd end{sink, 0.0f};
-  if (!empty)
+  if (!*empty)
     end = EndRow(LogSumExp(natural ? block.top[r] : block.top[r] * factor_of(p), natural, block.sum[r]),
                  block.sum[r], sink);
   if (p.lse.data)
@@ -140,10 +139,12 @@ inline void WriteOutput(const ForwardBlock& block, const ForwardParams& p, bool 
                     p.o.row_stride, ColumnFactors(factors));
     return;
   }
-  for (int r = 0; r < width; ++r) factors[r] = r < lanes.count ? FinishRow(block, p, natural, r) : 0.0f;
   Transpose<true>(block.o_t, width, dim, width, rows, pitch, ColumnFactors(1.0f));
-  for (int r = 0; r < lanes.count; ++r)
-    StoreRow(p.o, row_offset(p.o, lanes, r), rows + r * pitch, p.head_dim_v, factors[r], factors[r] == 0.0f);
+  for (int r = 0; r < lanes.count; ++r) {
+    bool empty = false;
+    const float factor = FinishRow(block, p, natural, r, &empty);
+    StoreRow(p.o, row_offset(p.o, lanes, r), rows + r * pitch, p.head_dim_v, factor, empty);
+  }
 }
 
 }  // namespace HWY_NAMESPACE

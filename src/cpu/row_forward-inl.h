@@ -114,8 +114,6 @@ class RowForwardRun {
   }
 
  private:
-  static constexpr int kMostRows = 16;  // largest tile_m of a row of the table with this form
-
   struct Row {
     int64_t query, head;
     const float* q;  // padded with zeros to whole vectors
@@ -130,7 +128,7 @@ class RowForwardRun {
     if (count <= 0) return;
     Arena arena(static_cast<std::byte*>(launch_.scratch) + worker * worker_bytes_, worker_bytes_);
     const RowForwardScratch w(arena, sizes_);
-    Row rows[kMostRows];
+    Row rows[kMaxRows];
     int64_t lo = INT64_MAX, hi = 0;
     for (int r = 0; r < count; ++r) {
       const int64_t query = (first + r) / group, head = head_kv * group + (first + r) % group;
@@ -185,7 +183,7 @@ class RowForwardRun {
           padded_rows(p_.v, p_.head_dim_v, sizes_.pitch_v, s, b, head_kv, j0, j1, w.v_tile, &v_stride);
       // Step by step for all rows, not row by row: each step is a chain of its own for every row, and the
       // core works on several at once.
-      int from[kMostRows], n[kMostRows];
+      int from[kMaxRows], n[kMaxRows];
       for (int r = 0; r < count; ++r) {
         const int64_t a0 = std::max(j0, rows[r].keys.lo), a1 = std::min(j1, rows[r].keys.hi);
         from[r] = static_cast<int>(a0 - j0);
@@ -194,7 +192,7 @@ class RowForwardRun {
           RowScores(rows[r].q, k + from[r] * k_stride, k_stride, dim, n[r], w.s + r * sizes_.pitch_s);
       }
       for (int r = 0; r < count; ++r)
-        if (n[r] > 0) weigh(w.s + r * sizes_.pitch_s, n[r], rows[r], w.o + r * sizes_.pitch_v);
+        if (n[r] > 0) weigh(w.s + r * sizes_.pitch_s, n[r], rows[r], w.o + r * sizes_.pitch_v, exact);
       for (int r = 0; r < count; ++r) {
         if (n[r] == 0) continue;
         const float* p = w.s + r * sizes_.pitch_s;
@@ -224,8 +222,9 @@ class RowForwardRun {
     return buffer;
   }
 
-  // n scores become weights, under the maximum of the row so far; the row's sum and o follow.
-  void weigh(float* s, int n, Row& row, float* o) const {
+  // n scores become weights, under the maximum of the row so far; the row's sum and o follow. `exact`: -0
+  // where the score is -inf.
+  void weigh(float* s, int n, Row& row, float* o, bool exact) const {
     const D d;
     const Weights<false> weights(factor_of(p_));
     const int padded = static_cast<int>(multiple_of(kLanes, n));
@@ -246,17 +245,20 @@ class RowForwardRun {
     const V shift = weights.shift(hn::Set(d, row.top));
     V sum = hn::Zero(d);
     for (int j = 0; j < padded; j += kLanes) {
-      const V p = weights.of(hn::Load(d, s + j), shift);
-      hn::Store(p, d, s + j);
+      const V score = hn::Load(d, s + j);
+      const V p = weights.of(score, shift);
+      const auto unseen = hn::Eq(score, hn::Set(d, kNegativeInfinity));
+      hn::Store(exact ? hn::IfThenElse(unseen, hn::Set(d, -0.0f), p) : p, d, s + j);
       sum = hn::Add(sum, p);
     }
     row.sum += hn::GetLane(hn::SumOfLanes(d, sum));
   }
 
-  // A weight that underflowed was no zero: its product with an infinity is one.
+  // A weight that underflowed was no zero: its product with an infinity is one. -0 passes a key over.
   void exact_output(const float* p, const float* v, int64_t v_stride, int n, float* o) const {
     for (int64_t c = 0; c < p_.head_dim_v; ++c) {
       for (int j = 0; j < n; ++j) {
+        if (p[j] == 0.0f && std::signbit(p[j])) continue;
         const float value = v[j * v_stride + c];
         o[c] += (p[j] == 0.0f && std::isinf(value) ? 1.0f : p[j]) * value;
       }
@@ -266,7 +268,9 @@ class RowForwardRun {
   void finish(const Sequence& s, int64_t b, const Row& row, const float* o) const {
     const bool real = row.query < s.len_q;
     const float sink = p_.sinks && real ? p_.sinks[row.head * p_.sinks_stride] : kNegativeInfinity;
-    const bool empty = !real || row.keys.hi <= row.keys.lo;
+    // Keys whose scores are all -inf weigh nothing; NaN scores leave no maximum either, but a sum of NaN.
+    const bool empty =
+        !real || row.keys.hi <= row.keys.lo || (row.top == kNegativeInfinity && row.sum == 0.0f);
     RowEnd end{sink, 0.0f};
     if (!empty) end = EndRow(LogSumExp(row.top * factor_of(p_), false, row.sum), row.sum, sink);
     if (p_.lse.data)

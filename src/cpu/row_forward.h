@@ -12,6 +12,8 @@
 
 namespace tilewise::cpu {
 
+constexpr int kMaxRows = 16;  // largest tile_m of a line of kernels.def with form rows
+
 struct RowForwardSizes {
   int tile_m, tile_n, workers;
   int64_t tasks_per_head;              // of one (sequence, key head): tile_m rows of q each

@@ -4,6 +4,8 @@
 #define TILEWISE_CPU_TABLE_H_
 
 #include "core/kernel.h"
+#include "cpu/lanes.h"
+#include "cpu/row_forward.h"
 #include "cpu/rules.h"
 
 #define TILEWISE_CPU_ROWS(isa, op, form, m, n) \
@@ -40,8 +42,12 @@ struct BackwardFused {
   Status (*run)(const Kernel&, const BackwardParams&, const Schedule&, const Launch&);
 };
 
+// Not constexpr, so that a line of the table beyond a limit does not compile.
+inline void tile_m_is_too_large() {}
+
 constexpr Kernel row_of(const char* name, Op op, Target target, DType dtype, int tile_m, int tile_n,
                         bool standard) {
+  if (tile_m > kMaxLanes) tile_m_is_too_large();
   return {.name = name,
           .op = op,
           .target = target,
@@ -68,6 +74,7 @@ constexpr Kernel row(const char* name, Target target, DType dtype, int m, int n,
   return kernel;
 }
 constexpr Kernel row(const char* name, Target target, DType dtype, int m, int n, ForwardRows form) {
+  if (m > kMaxRows) tile_m_is_too_large();
   Kernel kernel = row_of(name, Op::forward, target, dtype, m, n, false);
   kernel.rows = true;
   kernel.forward = form.run;

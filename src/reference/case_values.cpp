@@ -51,7 +51,7 @@ double lowest(DType dtype) {
 constexpr const char* kInputs[] = {"random",        "ones",     "counting",   "powers",  "values",
                                    "heads",         "identity", "constant_k", "logits",  "sentinel",
                                    "half_overflow", "max_half", "zero_dout",  "nan_key", "inf_key",
-                                   "wide",          "channel"};
+                                   "inf_score",     "wide",     "channel"};
 constexpr const char* kMasks[] = {"random", "corner", "band", "keys", "close_row", "list", "open", "closed"};
 constexpr const char* kBiases[] = {"random", "neginf", "lowest", "corner", "qk", "list", "minus", "row_list"};
 
@@ -124,6 +124,11 @@ double input_value(const Case& c, const std::string& tensor, int64_t row, int64_
   if (p.name == "zero_dout" && is_dout) return 0.0;
   if (p.name == "nan_key" && (is_k || is_v) && row == p.whole(0, 0)) {
     return std::numeric_limits<double>::quiet_NaN();
+  }
+  if (p.name == "inf_score") {
+    if (is_q && dim == 0) return 1.0;
+    if (is_k && dim == 0 && row == p.whole(0, 0)) return -kInfinity;
+    if (is_v && row == p.whole(0, 0) && p.number(1, 0) != 0.0) return kInfinity;
   }
   if (p.name == "inf_key" && is_v && row == p.whole(0, 0)) return kInfinity;
   if (p.name == "wide" && (is_q || is_k)) return drawn * p.number(0, 4.0);
