@@ -171,10 +171,28 @@ TEST_F(Cuda, MixedDevicesAreRefusedBySentence) {
       << status.message();
 }
 
+// A block that draws work with keys, then some without, then the end: more pieces than multiprocessors.
+TEST_F(Cuda, PiecesWithAndWithoutKeysFollowEachOther) {
+  for (const char* line :
+       {"name=a batch=6 heads_q=32 seqlen_q=300 seqlen_kv=300 head_dim=64 kv_lengths=300,0,300,0,1,0",
+        "name=b batch=6 heads_q=32 seqlen_q=300 seqlen_kv=40 head_dim=128 causal=bottom-right sinks=random",
+        "name=c batch=6 heads_q=32 seqlen_q=300 head_dim=64 q_lengths=300,0,3,200,0,300 softcap=9"}) {
+    DeviceCall call(line, DType::bf16);
+    for (int again = 0; again < 3; ++again)  // the control block is zero again after each
+      EXPECT_EQ(attention(shared_context().context(), call.options(), call.tensors).message(), "") << line;
+    call.check(line);
+  }
+}
+
+class CudaCall : public Cuda, public testing::WithParamInterface<DType> {};
+INSTANTIATE_TEST_SUITE_P(Dtypes, CudaCall, testing::Values(DType::f32, DType::bf16),
+                         [](const auto& made) { return std::string(name_of(made.param)); });
+
 // The lengths change on the device between replays: nothing of them was decided on the host.
-TEST_F(Cuda, AGraphReplaysWithOtherLengths) {
+TEST_P(CudaCall, AGraphReplaysWithOtherLengths) {
   DeviceCall call(
-      "name=a batch=2 heads_q=2 seqlen_q=70 seqlen_kv=130 head_dim=64 kv_lengths=130,20 causal=bottom-right");
+      "name=a batch=2 heads_q=2 seqlen_q=70 seqlen_kv=130 head_dim=64 kv_lengths=130,20 causal=bottom-right",
+      GetParam());
   const Context& context = shared_context().context();
   const auto made = plan(call.data.problem(Direction::forward), *cuda_device());
   ASSERT_TRUE(made.ok()) << made.status().message();
@@ -195,8 +213,8 @@ TEST_F(Cuda, AGraphReplaysWithOtherLengths) {
   }
 }
 
-TEST_F(Cuda, TheOneCallFormCanBeCaptured) {
-  DeviceCall call("name=a heads_q=2 seqlen_q=70 head_dim=64");
+TEST_P(CudaCall, TheOneCallFormCanBeCaptured) {
+  DeviceCall call("name=a heads_q=2 seqlen_q=70 head_dim=64", GetParam());
   const Context& context = shared_context().context();
   ASSERT_EQ(attention(context, call.options(), call.tensors).message(), "");  // plans, and loads the kernel
   auto graph = cuda::GraphTimer::capture(

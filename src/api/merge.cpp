@@ -127,6 +127,8 @@ tilewise_code tilewise_merge(tilewise_context* context, const tilewise_tensor* o
     if (!lse) return null_argument("lse");
     if (!o_part) return null_argument("o_part");
     if (!lse_part) return null_argument("lse_part");
+    if (o->device_kind != TILEWISE_CPU && o->device_kind != TILEWISE_CUDA)
+      return {Code::invalid, cat("o has device kind ", o->device_kind, "; accepted: 0 (CPU), 1 (CUDA)")};
     MergeParts parts;
     if (Status s = bind(*o, *lse, *o_part, *lse_part, &parts); !s.ok()) return s;
     if (o->device_kind == TILEWISE_CUDA) return cuda::merge(o->device_index, stream, parts);

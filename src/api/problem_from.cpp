@@ -18,6 +18,15 @@ int32_t alignment_of(const tilewise_tensor& t) {
   return static_cast<int32_t>(bits & (~bits + 1));
 }
 
+// False for rows that the GPUs' copy engine cannot step through: repeated or reversed ones.
+bool is_copyable(const tilewise_tensor& t) {
+  for (int i = 0; i + 1 < t.rank && i < TILEWISE_MAX_RANK; ++i) {
+    if (t.shape[i] <= 1) continue;
+    if (stride_of(t, i) < 0 || (i == t.rank - 3 && stride_of(t, i) == 0)) return false;
+  }
+  return true;
+}
+
 void fill_features(const tilewise_tensors& t, tilewise_problem* p) {
   const bool backward = p->direction == TILEWISE_BACKWARD;
   const struct {
@@ -130,6 +139,13 @@ Status problem_from_tensors(const tilewise_problem& options, const tilewise_tens
   p->alignment = 64;
   for (const tilewise_tensor* x : {&t.q, &t.k, &t.v, &t.o, &t.dout, &t.dq, &t.dk, &t.dv}) {
     if (present(*x) && has_elements(*x)) p->alignment = std::min(p->alignment, alignment_of(*x));
+  }
+  // Kernels on the copy engine ask for 16 bytes; one that takes any strides asks for no more than the
+  // element.
+  for (const tilewise_tensor* x : {&t.q, &t.k, &t.v}) {
+    if (x->device_kind == TILEWISE_CUDA && present(*x) && has_elements(*x) && !is_copyable(*x))
+      p->alignment =
+          std::min<int32_t>(p->alignment, static_cast<int32_t>(bits_of(static_cast<DType>(x->dtype)) / 8));
   }
   return validate(*p);
 }

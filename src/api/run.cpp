@@ -159,7 +159,7 @@ Status run_backward(const tilewise_context& context, const tilewise_plan& plan,
   return run<BackwardParams>(
       context, plan, tensors, workspace, stream, TILEWISE_BACKWARD, bind_backward,
       [](const Kernel& k, const BackwardParams& p, const Schedule& s, const Launch& l) {
-        if (p.batch != 0) return k.backward(k, p, s, l);
+        if (p.batch != 0 || is_cuda(k.target)) return k.backward(k, p, s, l);
         zero_shared_gradients(p);
         return Status();
       });

@@ -10,6 +10,7 @@ namespace {
 using namespace cuda;
 
 Status failure(const Kernel& kernel, const char* what, cudaError_t error) {
+  (void)cudaGetLastError();  // else the next launch of this thread would report it
   if (error == cudaErrorMemoryAllocation)
     return {Code::out_of_memory, cat(kernel.name, ": the device has no memory left")};
   return {Code::device, cat(kernel.name, " could not be ", what, ": ", cudaGetErrorString(error))};

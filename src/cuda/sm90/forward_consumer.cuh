@@ -3,7 +3,7 @@
 // One step, from tile j to the next one, j - 1 or the last tile of the next piece of work:
 //   issue  S = Q K(next)^T, then O += P V(j)       both in the matrix unit, one after the other
 //   S done      its K stage is free; mask and maxima while the second product runs
-//   O done      its V stage is free; rescale O if a maximum rose far; exponentials; P = round(S)
+//   O done      its V stage is free; rescale O if a maximum rose; exponentials; P = round(S)
 // Warpgroups issue in turns, so one's exponentials run under another's products. Between two pieces of work
 // both products end first and O is written; the other warpgroups keep the matrix unit busy.
 #ifndef TILEWISE_CUDA_SM90_FORWARD_CONSUMER_H_
@@ -47,34 +47,37 @@ struct Consumer {
     find_queries();
     find_keys();
     find_values();
-    const tile::Work* work = take_work();
-    if (work == nullptr) return;
-    int tile = work->tile_last - 1;
-    wait_queries();
-    wait_keys();
-    issue_scores(ptx::uniform(queries), ptx::uniform(keys));
-    take_scores(*work);
-    begin(*work);
-    for (;;) {
-      bool fresh = true;
-      while (tile > work->tile_first) {
-        if (!fresh && tile <= work->full_last) {
-          const int stop = max(work->tile_first, work->full_first);
-          while (tile > stop) tile = step<true>(*work, tile);
+    while (const tile::Work* work = take_work()) {
+      int tile = work->tile_last - 1;
+      wait_queries();
+      wait_keys();
+      issue_scores(ptx::uniform(queries), ptx::uniform(keys));
+      take_scores(*work);
+      begin(*work);
+      for (;;) {
+        bool fresh = true;
+        while (tile > work->tile_first) {
+          if (!fresh && tile <= work->full_last) {
+            const int stop = max(work->tile_first, work->full_first);
+            while (tile > stop) tile = step<true>(*work, tile);
+          }
+          if (tile > work->tile_first) tile = step<false>(*work, tile);
+          fresh = false;
         }
-        if (tile > work->tile_first) tile = step<false>(*work, tile);
-        fresh = false;
+        const tile::Work* next = take_next();
+        if (next == nullptr) break;
+        end(*work, tile, *next);
+        work = next;
+        tile = work->tile_last - 1;
       }
-      const tile::Work* next = take_work();
-      if (next == nullptr) break;
-      end(*work, tile, *next);
-      work = next;
-      tile = work->tile_last - 1;
+      if (C::kAhead) leave_queries();
+      issue_values<false>(*work, tile, ptx::uniform(values));
+      ptx::wgmma_wait<0>();
+      ptx::pin(r_o);
+      leave_values();
+      finish(*work);
+      release_work(work);
     }
-    issue_values<false>(*work, tile, ptx::uniform(values));
-    ptx::wgmma_wait<0>();
-    ptx::pin(r_o);
-    finish(*work);
   }
 
  private:
@@ -180,6 +183,16 @@ struct Consumer {
     }
   }
 
+  // The next piece if it has keys; else null, and its slot stays unread. The piece in hand holds one of the
+  // two slots, so skipping a piece without keys here would wait for a slot that nobody will free.
+  __device__ __forceinline__ const tile::Work* take_next() {
+    ptx::mbarrier_wait(&shared.work_full[slot.at()], slot.phase());
+    const tile::Work* work = &shared.work[slot.at()];
+    if (work->batch < 0 || work->tile_first >= work->tile_last) return nullptr;
+    slot.advance();
+    return work;
+  }
+
   __device__ __forceinline__ void release_work(const tile::Work* work) {
     ptx::mbarrier_arrive(&shared.work_empty[work - shared.work]);
   }
@@ -282,10 +295,12 @@ struct Consumer {
   __device__ __forceinline__ void finish(const tile::Work& w) {
     const ForwardParams& p = args.params;
     const int thread = ptx::thread_afresh(), lane = thread % 32;
-    float probe = 0.0f;
+    // Padding rows and those of the next packed sequence may hold anything: they must not send others there.
+    float probe[2] = {};
 #pragma unroll
-    for (int i = 0; i < C::kDimV / 2; ++i) probe += r_o[i] * 0.0f;
-    if (__any_sync(~0u, probe != 0.0f)) {
+    for (int i = 0; i < C::kDimV / 2; ++i) probe[i / 2 % 2] += r_o[i] * 0.0f;
+    const int mine = w.row + row_of(thread);
+    if (__any_sync(~0u, (probe[0] != 0.0f && mine < w.len_q) || (probe[1] != 0.0f && mine + 8 < w.len_q))) {
 #pragma unroll 1
       for (int i = 0; i < 16; ++i) {
         const int row = w.row + row_of(thread - lane) + i;
@@ -303,9 +318,9 @@ struct Consumer {
       sees[r] = softmax.sum[r] != 0.0f && row < w.len_q;
       const float shift = softmax.shift(r, args.scale_log2);
       const float top = p.sinks ? fmaxf(shift, sink) : shift;
-      const float mine = p.sinks ? ptx::exp2_approx(shift - top) : 1.0f;
-      const float sum = softmax.sum[r] * mine + (p.sinks ? ptx::exp2_approx(sink - top) : 0.0f);
-      factor[r] = __fdividef(mine, sum);
+      const float of_keys = p.sinks ? ptx::exp2_approx(shift - top) : 1.0f;
+      const float sum = softmax.sum[r] * of_keys + (p.sinks ? ptx::exp2_approx(sink - top) : 0.0f);
+      factor[r] = __fdividef(of_keys, sum);
       lse[r] = (top + ptx::log2_approx(sum)) * kLn2;
     }
     // 0 * NaN is not 0.

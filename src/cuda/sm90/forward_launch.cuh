@@ -37,6 +37,12 @@ tile::Order order_of(const ForwardParams& p) {
 }
 
 template <typename C>
+cudaError_t allow_shared() {
+  return cudaFuncSetAttribute(forward<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              sizeof(ForwardShared<C>));
+}
+
+template <typename C>
 cudaError_t launch_forward(const ForwardParams& p, uint32_t* control, int multiprocessors,
                            cudaStream_t stream) {
   ForwardArgs args;
@@ -54,8 +60,14 @@ cudaError_t launch_forward(const ForwardParams& p, uint32_t* control, int multip
   if (error == cudaSuccess) error = encode_tensor_map(args.v, p.v, extent_kv(p, p.head_dim_v), C::kTileN);
   if (error != cudaSuccess) return error;
   const int blocks = std::min(args.order.total, multiprocessors);
-  forward<C><<<blocks, C::kThreads, sizeof(ForwardShared<C>), stream>>>(args);
-  return cudaGetLastError();
+  const auto go = [&] {
+    forward<C><<<blocks, C::kThreads, sizeof(ForwardShared<C>), stream>>>(args);
+    return cudaGetLastError();
+  };
+  error = go();
+  // More shared memory than a kernel has unasked: this device was never prepared.
+  if (error == cudaErrorInvalidValue && allow_shared<C>() == cudaSuccess) error = go();
+  return error;
 }
 
 // A row of the table: the kernel for plain scores and the one, of another tile, for shaped ones.
@@ -73,13 +85,6 @@ struct ForwardLaunch {
     const bool shaped = p.softcap > 0.0f || p.alibi_slopes != nullptr || !(p.scale > 0.0f);
     return shaped ? launch_forward<Shaped>(p, control, multiprocessors, stream)
                   : launch_forward<Plain>(p, control, multiprocessors, stream);
-  }
-
- private:
-  template <typename C>
-  static cudaError_t allow_shared() {
-    return cudaFuncSetAttribute(forward<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                sizeof(ForwardShared<C>));
   }
 };
 

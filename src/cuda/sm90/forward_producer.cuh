@@ -37,16 +37,18 @@ struct Producer {
     while (index < static_cast<uint32_t>(args.order.total)) {
       int batch, head, tile_row;
       args.order.find(index, batch, head, tile_row);
-      tile::Work work;
-      if (tile::make_work<C::kTileM, C::kTileN>(work, args.params, batch, head, tile_row)) {
-        publish(work);
-        if (work.tile_first < work.tile_last)
-          load(work, index);
-        else
-          draw(index);
-      } else {
-        draw(index);
+      // A packed sequence that is longer than the plan's bound has further tiles, tiles_m apart.
+      bool drawn = false;
+      for (tile::Work work;
+           tile::make_work<C::kTileM, C::kTileN>(work, args.params, batch, head, tile_row) && publish(work);
+           tile_row += args.order.tiles_m) {
+        if (work.tile_first < work.tile_last) {
+          load(work, index, !drawn);
+          drawn = true;
+        }
+        if (static_cast<int64_t>(tile_row + args.order.tiles_m) * C::kTileM >= work.rows_q) break;
       }
+      if (!drawn) draw(index);
       index = next;
     }
     tile::Work end = {};
@@ -56,11 +58,12 @@ struct Producer {
   }
 
  private:
-  __device__ __forceinline__ void publish(const tile::Work& work) {
+  __device__ __forceinline__ bool publish(const tile::Work& work) {
     ptx::mbarrier_wait(&shared.work_empty[slot.at()], slot.phase() ^ 1);
     shared.work[slot.at()] = work;
     ptx::mbarrier_arrive(&shared.work_full[slot.at()]);
     slot.advance();
+    return true;
   }
 
   // As late as its latency allows: a ticket drawn early is work that nobody else can take.
@@ -68,7 +71,7 @@ struct Producer {
     next = args.control ? gridDim.x + atomicAdd(args.control, 1) : index + gridDim.x;
   }
 
-  __device__ __forceinline__ void load(const tile::Work& w, uint32_t index) {
+  __device__ __forceinline__ void load(const tile::Work& w, uint32_t index, bool draws) {
     const int kv_head = w.head / args.queries_per_key_head;
     load_keys(w, w.tile_last - 1, kv_head);
     for (int i = 0; i < C::kConsumers; ++i) {
@@ -79,7 +82,7 @@ struct Producer {
     }
     const int draw_at = min(w.tile_last - 1, w.tile_first + kTilesOfNotice);
     for (int tile = w.tile_last - 1; tile >= w.tile_first; --tile) {
-      if (tile == draw_at) draw(index);
+      if (draws && tile == draw_at) draw(index);
       if (tile > w.tile_first) load_keys(w, tile - 1, kv_head);
       ptx::mbarrier_wait(&shared.v_empty[v.at()], v.phase() ^ 1);
       load_tile<typename C::VTile>(shared.v[v.at()], args.v, &shared.v_full[v.at()],

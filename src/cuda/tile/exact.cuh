@@ -60,14 +60,17 @@ __device__ __forceinline__ void exact_row(const ForwardParams& p, const Work& w,
       const T* g_v = row_of_tensor<T>(p.v, w.batch, w.kv_begin + base + i, kv_head);
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
-        if (lane + 32 * c < p.head_dim_v) r_o[c] += of_key * static_cast<float>(g_v[lane + 32 * c]);
+        if (lane + 32 * c >= p.head_dim_v) continue;
+        const float value = static_cast<float>(g_v[lane + 32 * c]);
+        // A weight that underflowed was no zero: its product with an infinity is one.
+        r_o[c] += isinf(value) && of_key == 0.0f ? value : of_key * value;
       }
     }
   }
 #pragma unroll
   for (int bit = 16; bit > 0; bit /= 2) sum += __shfl_xor_sync(~0u, sum, bit);
   if (p.sinks) sum += ptx::exp2_approx(sink - shift);
-  const bool sees = first < last;
+  const bool sees = first < last && sum != 0.0f;
   const int64_t at =
       w.batch * p.o.batch_stride + w.head * p.o.head_stride + (w.q_begin + row) * p.o.row_stride;
 #pragma unroll

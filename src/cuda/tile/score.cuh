@@ -36,7 +36,8 @@ __device__ __forceinline__ float tanh_branchless(float x) {
   const float square = x * x;
   const float series = x + x * square * (-1.0f / 3 + square * (2.0f / 15 + square * (-17.0f / 315)));
   const float power = ptx::exp2_approx(2.0f * kLog2E * x);
-  return square < 0.0625f ? series : 1.0f - __fdividef(2.0f, 1.0f + fminf(power, 1e30f));
+  const float bounded = power > 1e30f ? 1e30f : power;  // not fminf: NaN stays NaN
+  return square < 0.0625f ? series : 1.0f - __fdividef(2.0f, 1.0f + bounded);
 }
 
 // Scores in natural units, for calls with a softcap, ALiBi or a scale that is not positive.

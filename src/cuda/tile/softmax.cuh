@@ -26,9 +26,10 @@ struct OnlineSoftmax {
   float top[2] = {kMinusInfinity, kMinusInfinity};  // the maximum that weights are taken from, raw units
   float sum[2] = {0.0f, 0.0f};
 
-  // top in exponents of 2, and 0 where nothing was seen yet.
+  // top in exponents of 2, and 0 where nothing was seen yet. Rounded by itself, here and in raise(): a row
+  // whose maximum did not rise is scaled by exactly 1 then, whatever its neighbours in the warp do.
   __device__ __forceinline__ float shift(int r, float scale_log2) const {
-    return top[r] == kMinusInfinity ? 0.0f : top[r] * scale_log2;
+    return top[r] == kMinusInfinity ? 0.0f : __fmul_rn(top[r], scale_log2);
   }
 
   // Takes in the maxima of a tile of scores.
@@ -56,9 +57,9 @@ struct OnlineSoftmax {
     if (!decay.needed) return decay;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float before = top[r] * scale_log2;
+      const float before = __fmul_rn(top[r], scale_log2);
       top[r] = fmaxf(top[r], peak[r]);
-      decay.factor[r] = ptx::exp2_approx(before - shift(r, scale_log2));
+      decay.factor[r] = ptx::exp2_approx(__fsub_rn(before, shift(r, scale_log2)));
       sum[r] *= decay.factor[r];
     }
     return decay;
@@ -70,7 +71,7 @@ struct OnlineSoftmax {
     const float from[2] = {shift(0, scale_log2), shift(1, scale_log2)};
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      r_s[i] = ptx::exp2_approx(r_s[i] * scale_log2 - from[i / 2 % 2]);
+      r_s[i] = ptx::exp2_approx(__fmaf_rn(r_s[i], scale_log2, -from[i / 2 % 2]));
       sum[i / 2 % 2] += r_s[i];
     }
   }
