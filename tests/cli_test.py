@@ -247,7 +247,8 @@ class Attend(Command):
                 self.assertIn(name, done.stderr)
                 continue
             self.assertEqual(done.returncode, DONE, done.stderr)
-            self.assertEqual(json.loads(done.stdout)["forward"]["kernel"], name)
+            forward = json.loads(done.stdout)["forward"]
+            self.assertEqual((forward["kernel"], forward["chosen_by"]), (name, "forced"))
             ran += 1
         self.assertGreater(ran, 0)
 
