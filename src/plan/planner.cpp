@@ -141,10 +141,18 @@ bool apply_tuning(const PlanRequest& r, Choice& choice) {
 Status no_kernel(const PlanRequest& r, const Choice& choice) {
   std::string text = r.forced.empty() ? cat("no kernel can run ", print_problem(r.problem), ":")
                                       : cat("the forced kernel cannot run ", print_problem(r.problem), ":");
+  // A caller's buffer holds 4 KB: kernels that refuse for one reason share its line.
+  std::vector<std::pair<std::string, std::string>> lines;  // names, reason
   for (const Candidate& c : choice.candidates) {
     if (!r.forced.empty() && !is_forced(r, *c.kernel)) continue;
-    text += cat("\n  ", c.kernel->name, ": ", c.refusal);
+    const auto same =
+        std::find_if(lines.begin(), lines.end(), [&](const auto& l) { return l.second == c.refusal; });
+    if (same == lines.end())
+      lines.emplace_back(c.kernel->name, c.refusal);
+    else
+      same->first += cat(", ", c.kernel->name);
   }
+  for (const auto& [names, reason] : lines) text += cat("\n  ", names, ": ", reason);
   if (choice.candidates.empty()) text += " this library has no kernel of that direction";
   return {Code::unsupported, text};
 }

@@ -89,7 +89,8 @@ TEST_F(Planner, NoKernelListsEveryReason) {
   Plan none;
   const Status s = make_plan(request(), &none);
   EXPECT_EQ(s.code(), Code::unsupported);
-  EXPECT_TRUE(says(s.message(), "forward_slow: reads q, k, v in f32; given bf16, bf16, f32")) << s.message();
+  EXPECT_TRUE(says(s.message(), "forward_slow, forward_fast: reads q, k, v in f32; given bf16, bf16, f32"))
+      << s.message();
   EXPECT_TRUE(says(s.message(), "forward_avx512: needs avx512; this device has scalar avx2"));
   EXPECT_TRUE(says(s.message(), "forward_oracle: the oracle"));
   EXPECT_FALSE(says(s.message(), "backward_only"));
