@@ -66,8 +66,8 @@ class BackwardRun {
   TileBuffers buffers(const BackwardScratch& w) const { return {w.p, w.ds, w.add, w.slope, w.keep}; }
 
   // Keys [j0, j0 + n) of a key head as fp32 rows: in place, or brought together where several q blocks
-  // `share` them. Also says whether a row
-  // of K holds a non-finite value: such a row must not meet a zero of dS^T, where no lane sees it.
+  // `share` them. Also says whether a row of K holds a non-finite value: such a row must not meet a zero of
+  // dS^T, where no lane sees it.
   KeyTile load_keys(const BackwardScratch& w, const Sequence& s, int64_t b, int64_t head, int64_t j0, int n,
                     bool share, SegmentBounds* segment_bounds, bool* finite) const {
     KeyTile tile{};
@@ -86,7 +86,7 @@ class BackwardRun {
   }
 
   // A chunk of the q blocks of one head against the keys [c0, c1) of its key head.
-  struct Chunk {
+  struct QueryChunk {
     const BackwardScratch& w;
     const Sequence& s;
     int64_t b, head_kv, head, split, c0, c1;
@@ -98,7 +98,8 @@ class BackwardRun {
   void key_head(int64_t b, int64_t head_kv, int64_t split, int worker) {
     const BackwardScratch w = scratch(worker);
     const Sequence s = sequence_of(p_, b);
-    const int64_t c0 = std::min(split * sizes_.chunk, s.rows_kv), c1 = std::min(c0 + sizes_.chunk, s.rows_kv);
+    const int64_t c0 = std::min(split * sizes_.split_keys, s.rows_kv),
+                  c1 = std::min(c0 + sizes_.split_keys, s.rows_kv);
     std::fill_n(w.dk, (c1 - c0) * sizes_.pitch_qk, 0.0f);
     std::fill_n(w.dv, (c1 - c0) * sizes_.pitch_v, 0.0f);
     const int64_t m = sizes_.tile_m, rows = sizes_.blocks * m;
@@ -117,12 +118,12 @@ class BackwardRun {
     }
   }
 
-  QueryBlock block_of(const Chunk& t, int64_t i) const {
+  QueryBlock block_of(const QueryChunk& t, int64_t i) const {
     return block_at(t.w, i, std::min<int64_t>(sizes_.tile_m, t.s.len_q - row_of(t, i)));
   }
-  int64_t row_of(const Chunk& t, int64_t i) const { return t.first + i * sizes_.tile_m; }
+  int64_t row_of(const QueryChunk& t, int64_t i) const { return t.first + i * sizes_.tile_m; }
 
-  void pack(const Chunk& t, int64_t i) const {
+  void pack(const QueryChunk& t, int64_t i) const {
     QueryBlock block = block_of(t, i);
     PackQueryBlock(block, p_, t.s, t.b, t.head, row_of(t, i), block.lanes.count, sizes_.pitch_qk,
                    sizes_.pitch_v, t.w.row);
@@ -130,7 +131,7 @@ class BackwardRun {
   }
 
   // Returns the part of the rows in the gradient of the head's sink.
-  double query_chunk(const Chunk& t) {
+  double query_chunk(const QueryChunk& t) {
     const BackwardScratch& w = t.w;
     const int64_t m = sizes_.tile_m;
     for (int64_t i = 0; i < t.blocks; ++i) {
@@ -150,7 +151,7 @@ class BackwardRun {
     return sink_part;
   }
 
-  double sink_gradient(const Chunk& t) const {
+  double sink_gradient(const QueryChunk& t) const {
     for (int64_t i = 0; i < t.blocks; ++i)
       if (t.w.state[i] == BlockState::untouched) pack(t, i);  // for its delta
     const float sink = p_.sinks[t.head * p_.sinks_stride];
@@ -166,7 +167,7 @@ class BackwardRun {
   }
 
   // All q blocks of a chunk against keys [j0, j0 + n).
-  void key_tile(const Chunk& t, int64_t j0, int n) {
+  void key_tile(const QueryChunk& t, int64_t j0, int n) {
     const BackwardScratch& w = t.w;
     const int d_qk = static_cast<int>(p_.head_dim), d_v = static_cast<int>(p_.head_dim_v);
     KeyTile keys{};
@@ -236,15 +237,15 @@ class BackwardRun {
   }
 
   // Rows [j0, j1) of k, v, dk or dv.
-  void ask_for_keys(Ahead& ahead, int slot, const RowTensor& tensor, int64_t dim, const Chunk& t, int64_t j0,
-                    int64_t j1) const {
+  void ask_for_keys(Ahead& ahead, int slot, const RowTensor& tensor, int64_t dim, const QueryChunk& t,
+                    int64_t j0, int64_t j1) const {
     if (tensor.data && j0 < j1)
       AskForRows(ahead, slot, tensor, t.b, t.head_kv, t.s.kv_begin + j0, j1 - j0, dim);
   }
 
   // What follows q block i: the rows of the next one where they are still to be packed, and its own rows of
   // dq where they are `final`.
-  void ask_for_queries(Ahead& ahead, const Chunk& t, int64_t i, bool final) const {
+  void ask_for_queries(Ahead& ahead, const QueryChunk& t, int64_t i, bool final) const {
     const auto ask = [&](int slot, const RowTensor& tensor, int64_t block, int64_t dim) {
       const int64_t row = row_of(t, block);
       if (tensor.data)
@@ -292,7 +293,7 @@ class BackwardRun {
   }
 
   // Rows [j0, j1) of dK and dV.
-  void write_keys(const Chunk& t, int64_t j0, int64_t j1) const {
+  void write_keys(const QueryChunk& t, int64_t j0, int64_t j1) const {
     for (int64_t j = j0; j < j1; ++j) {
       const int64_t row = t.s.kv_begin + j, at = j - t.c0;
       write_row(p_.dk, t.b, t.head_kv, row, t.w.dk + at * sizes_.pitch_qk, p_.head_dim, p_.scale);
@@ -300,7 +301,7 @@ class BackwardRun {
     }
   }
 
-  void write_dq(const Chunk& t, int64_t i) const {
+  void write_dq(const QueryChunk& t, int64_t i) const {
     t.w.state[i] = BlockState::written;
     if (!p_.dq.data) return;
     const QueryBlock block = block_of(t, i);

@@ -15,7 +15,7 @@ namespace tilewise::cpu {
 struct BackwardSizes {
   int64_t batch, heads_q, heads_kv, seqlen_q, seqlen_kv, rows_q, head_dim, head_dim_v;
   int tile_m, tile_n, num_splits, workers;
-  int64_t chunk;              // keys of one split
+  int64_t split_keys;         // keys of one split
   int64_t blocks;             // q blocks of one head that a worker holds at a time
   int64_t pitch_qk, pitch_v;  // row pitch of padded fp32 rows: whole widest vectors, any instruction set
   bool wants_sinks;
@@ -42,7 +42,7 @@ struct BackwardSizes {
         tile_n(schedule.tile_n),
         num_splits(schedule.num_splits),
         workers(schedule.threads),
-        chunk(std::max<int64_t>(multiple_of(tile_n, (seqlen_kv + num_splits - 1) / num_splits), tile_n)),
+        split_keys(std::max<int64_t>(multiple_of(tile_n, (seqlen_kv + num_splits - 1) / num_splits), tile_n)),
         blocks(std::clamp<int64_t>(kPackedBytes / (block_floats(head_dim, head_dim_v, tile_m) * 4), 1,
                                    std::max<int64_t>((seqlen_q + tile_m - 1) / tile_m, 1))),
         pitch_qk(multiple_of(16, head_dim)),
@@ -71,7 +71,7 @@ struct BackwardScratch {
   float *q_t, *dout_t, *q, *dout;      // packs of `blocks` blocks
   float *lse, *delta;                  // [blocks * tile_m]
   float* dq_t;                         // [blocks][head_dim][tile_m]
-  float *dk, *dv;                      // [chunk][pitch]
+  float *dk, *dv;                      // [split_keys][pitch]
   float *k_tile, *v_tile;              // [tile_n][pitch]: rows that are not read in place
   float *p, *ds, *add, *slope, *keep;  // [tile_n][tile_m]
   float* k_clear;                      // [tile_n][pitch_qk], where rows of K must be cleared
@@ -89,8 +89,8 @@ struct BackwardScratch {
     lse = a.take<float>(lanes_all);
     delta = a.take<float>(lanes_all);
     dq_t = a.take<float>(lanes_all * s.head_dim);
-    dk = a.take<float>(s.chunk * s.pitch_qk);
-    dv = a.take<float>(s.chunk * s.pitch_v);
+    dk = a.take<float>(s.split_keys * s.pitch_qk);
+    dv = a.take<float>(s.split_keys * s.pitch_v);
     k_tile = a.take<float>(s.tile_n * s.pitch_qk);
     v_tile = a.take<float>(s.tile_n * s.pitch_v);
     p = a.take<float>(tile);
