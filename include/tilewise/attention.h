@@ -21,7 +21,6 @@
 #ifndef TILEWISE_ATTENTION_H_
 #define TILEWISE_ATTENTION_H_
 
-#include <cstring>
 #include <memory>
 #include <new>
 
@@ -35,16 +34,14 @@ class Workspace {
  public:
   Workspace() = default;
   // Throws std::bad_alloc where there is no memory; make() does not.
-  explicit Workspace(const Plan& plan) {
-    if (plan.device_kind == TILEWISE_CPU) {
-      *this = Workspace(plan.workspace_bytes);
-    } else if (auto made = make(plan)) {
-      *this = std::move(*made);
-    } else {
-      throw std::bad_alloc();
-    }
+  explicit Workspace(const tilewise_plan& plan) {
+    auto made = make(plan);
+    if (!made) throw std::bad_alloc();
+    *this = std::move(*made);
   }
-  static Expected<Workspace> make(const Plan& plan) {
+  // Host memory.
+  explicit Workspace(int64_t bytes) : Workspace(on_host(bytes)) {}
+  static Expected<Workspace> make(const tilewise_plan& plan) {
     tilewise_workspace memory{nullptr, 0};
     tilewise_error error;
     if (auto code = tilewise_workspace_allocate(&plan, &memory, &error))
@@ -54,22 +51,20 @@ class Workspace {
     workspace.bytes_ = memory.bytes;
     return Expected<Workspace>(std::move(workspace));  // said in full: nvcc 13 does not move it by itself
   }
-  // Host memory.
-  explicit Workspace(int64_t bytes)
-      : bytes_(bytes < TILEWISE_CONTROL_BYTES ? TILEWISE_CONTROL_BYTES : bytes) {
-    data_.reset(::operator new (static_cast<size_t>(bytes_), std::align_val_t{TILEWISE_WORKSPACE_ALIGNMENT}));
-    std::memset(data_.get(), 0, TILEWISE_CONTROL_BYTES);
-  }
   operator tilewise_workspace() const { return {data_.get(), bytes_}; }
 
  private:
+  static tilewise_plan on_host(int64_t bytes) {
+    tilewise_plan plan{};
+    plan.device_kind = TILEWISE_CPU;
+    plan.workspace_bytes = bytes;
+    return plan;
+  }
   struct Free {
     Free() : device_kind(TILEWISE_CPU), device_index(0) {}
     Free(int32_t kind, int32_t index) : device_kind(kind), device_index(index) {}
     int32_t device_kind, device_index;
     void operator()(void* data) const {
-      if (device_kind == TILEWISE_CPU)
-        return ::operator delete (data, std::align_val_t{TILEWISE_WORKSPACE_ALIGNMENT});
       tilewise_plan plan{};
       plan.device_kind = device_kind;
       plan.device_index = device_index;
