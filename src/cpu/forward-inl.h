@@ -106,8 +106,7 @@ class ForwardRun {
           block.packed = true;
           if (i + 1 < count && !blocks[i + 1].packed)
             ask_for_rows(ahead, p_.q, p_.head_dim, s, b, *blocks[i + 1].lanes);
-        } else if (a1 + sizes_.tile_n >=
-                   lanes.bounds.hi_max) {  // the last tile may be too short to ask for all
+        } else if (a1 == lanes.bounds.hi_max) {
           ask_for_rows(ahead, p_.o, p_.head_dim_v, s, b, lanes);
         }
         const int64_t steps = ((a1 - a0) + p_.head_dim_v) / kPanelRows;
@@ -121,14 +120,8 @@ class ForwardRun {
   void ask_for_keys(Ahead& ahead, const Sequence& s, int64_t b, int64_t head_kv, int64_t j0,
                     int64_t j1) const {
     if (j0 >= j1) return;
-    const auto ask = [&](int slot, const RowTensor& t, int64_t dim) {
-      const int64_t element = t.dtype == DType::f32 ? 4 : 2;
-      const int64_t at = b * t.batch_stride + head_kv * t.head_stride + (s.kv_begin + j0) * t.row_stride;
-      ahead.set(slot, static_cast<const char*>(t.data) + element * at, element * t.row_stride, element * dim,
-                j1 - j0);
-    };
-    ask(Ahead::kOwn, p_.k, p_.head_dim);
-    ask(Ahead::kOwn + 1, p_.v, p_.head_dim_v);
+    AskForRows(ahead, Ahead::kOwn, p_.k, b, head_kv, s.kv_begin + j0, j1 - j0, p_.head_dim);
+    AskForRows(ahead, Ahead::kOwn + 1, p_.v, b, head_kv, s.kv_begin + j0, j1 - j0, p_.head_dim_v);
   }
 
   // A block's rows of q or o: where the heads of a group stand side by side, they are one longer row.
@@ -136,11 +129,8 @@ class ForwardRun {
                     const Lanes& lanes) const {
     const int64_t group = p_.group();
     if (!t.data || (group > 1 && t.head_stride != dim) || lanes.count < group) return;
-    const int64_t element = t.dtype == DType::f32 ? 4 : 2;
-    const int64_t at = b * t.batch_stride + lanes.head[0] / group * group * t.head_stride +
-                       (s.q_begin + lanes.row[0]) * t.row_stride;
-    ahead.set(0, static_cast<const char*>(t.data) + element * at, element * t.row_stride,
-              element * dim * group, lanes.count / group);
+    AskForRows(ahead, 0, t, b, lanes.head[0] / group * group, s.q_begin + lanes.row[0], lanes.count / group,
+               dim * group);
   }
 
   Keys load_keys(const ForwardScratch& w, const Sequence& s, int64_t b, int64_t head_kv, int64_t j0, int n,
