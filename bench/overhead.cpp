@@ -29,7 +29,6 @@ Kernel nothing(Op op) {
           .head_dim = 0,
           .tile_m = 16,
           .tile_n = 16,
-          .standard = false,
           .refuses = [](const Kernel&, const Problem&, const DeviceInfo&) { return std::string(); },
           .schedule =
               [](const Kernel& k, const Problem&, const DeviceInfo&, int threads) {

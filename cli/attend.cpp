@@ -141,9 +141,8 @@ int run_attend(const AttendArguments& arguments) {
                 "--report-sweep was given without --report; accepted is --report FILE.html beside it.");
   for (const std::string& path : {arguments.output, arguments.report})
     if (Status s = path.empty() ? Status() : can_write(path); !s) return fail(kCommand, s);
-  // Gradients run on the CPU alone.
-  const std::string where = arguments.device == "auto" && arguments.grad ? "cpu" : arguments.device;
-  auto device = Device::choose({where, arguments.kernel, arguments.threads, arguments.max_workspace});
+  auto device = Device::choose(
+      {arguments.device, arguments.kernel, arguments.threads, arguments.max_workspace, arguments.grad});
   if (!device) return fail(kCommand, device.status());
 
   auto input = AttendInput::read(arguments);

@@ -333,10 +333,9 @@ int run_bench(const BenchOptions& given) {
   if (options.device == "reference") options.kernels = {"forward_reference_f64,backward_reference_f64"};
   const auto grid = make_grid(options);
   if (!grid) return fail("bench", grid.status());
-  // Backward runs on the CPU alone.
   const bool backward =
       std::find(options.directions.begin(), options.directions.end(), "backward") != options.directions.end();
-  const auto name = parse_device(options.device == "auto" && backward ? "cpu" : options.device);
+  const auto name = parse_device(options.device, backward);
   if (!name) return fail("bench", name.status());
   auto device = DeviceInfo::query(name->kind, name->index);
   if (!device) return fail("bench", device.status());
@@ -356,10 +355,7 @@ int run_bench(const BenchOptions& given) {
   if (!given_by.forced.empty()) context_options.kernel = given_by.forced.c_str();
   auto context = Context::create(context_options);
   if (!context) return fail("bench", context.status());
-  const std::string device_name = name->reference               ? "reference"
-                                  : name->kind == TILEWISE_CUDA ? "cuda:" + std::to_string(name->index)
-                                                                : "cpu";
-  return Bench(options, std::move(*context), *device, device_name).run(*grid);
+  return Bench(options, std::move(*context), *device, name->to_string()).run(*grid);
 }
 
 void add_bench(CLI::App& parent, int* exit_status) {

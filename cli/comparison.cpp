@@ -28,7 +28,8 @@ Expected<Plan> best_of(const Device& device, const Problem& problem, bool standa
   std::optional<Plan> best;
   std::string reasons;
   for (const Kernel* row : Registry::builtin().rows()) {
-    if (row->op != op || row->standard != standard || row->target == Target::reference) continue;
+    if (row->op != op || (row->form == Form::standard) != standard || row->target == Target::reference)
+      continue;
     if (tilewise::is_cuda(row->target) != device.is_cuda()) continue;
     const auto plan = device.plan(problem, row->name);
     if (!plan)
@@ -83,7 +84,7 @@ double flops_of(const Problem& p, double pairs) {
 
 bool is_standard(const Plan& plan) {
   const Kernel* row = Registry::builtin().row(plan.kernel_index, plan.kernel);
-  return row && row->standard;
+  return row && row->form == Form::standard;
 }
 
 MeasuredCall MeasuredCall::of_plan(const Device& device, const Plan& plan, const Tensors& tensors) {

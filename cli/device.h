@@ -11,15 +11,19 @@ namespace tilewise::cli {
 
 struct DeviceArguments {
   std::string device = "auto", kernel, threads, max_workspace;  // as typed; "" = not given
+  bool backward = false;                                        // gradients too
 };
 
-// What --device names. `auto` takes the first CUDA device where one works, else the CPU.
+// What --device names. `auto` takes the first CUDA device where one works, else the CPU; the CPU for
+// gradients, which run nowhere else.
 struct DeviceName {
   tilewise_device_kind kind = TILEWISE_CPU;
   int32_t index = 0;
   bool reference = false;
+
+  std::string to_string() const;  // "cpu", "reference", "cuda:0"
 };
-Expected<DeviceName> parse_device(const std::string& text);
+Expected<DeviceName> parse_device(const std::string& text, bool backward = false);
 
 class Device {
  public:
@@ -36,7 +40,9 @@ class Device {
   int threads() const { return threads_; }
   bool is_cuda() const { return info_.kind == TILEWISE_CUDA; }
   // "cpu", "cuda:0"
-  std::string name() const { return is_cuda() ? "cuda:" + std::to_string(info_.index) : "cpu"; }
+  std::string name() const {
+    return DeviceName{static_cast<tilewise_device_kind>(info_.kind), info_.index}.to_string();
+  }
   std::string text() const;  // "cpu: Intel(R) Xeon(R), avx512, 2 threads"
 
  private:

@@ -20,6 +20,10 @@ enum class Target { reference, scalar, avx2, avx512, neon, simt, sm80, sm90 };
 
 constexpr bool is_cuda(Target target) { return target >= Target::simt; }
 
+// Tile by tile; in three steps with the scores in memory; or tile by tile, one row of q at a time with keys
+// in the SIMD lanes.
+enum class Form { fused, standard, rows };
+
 // Decided at planning, read at running.
 struct Schedule {
   int threads = 1;
@@ -52,8 +56,7 @@ struct Kernel {
   DType dtype;         // of q, k and v in memory
   int head_dim = 0;    // the one head_dim it was built for, or 0 = any
   int tile_m, tile_n;  // rows of q and of k a tile
-  bool standard;       // the three-step form, scores in memory
-  bool rows = false;   // keys in the lanes, one row of q at a time
+  Form form = Form::fused;
 
   // Empty where it can run the problem on the device; else the rule, what was given and what would be
   // accepted.

@@ -17,12 +17,21 @@ struct RowTensor {
   void* data = nullptr;
   DType dtype = DType::none;
   int64_t batch_stride = 0, row_stride = 0, head_stride = 0;
+
+  // The element that a row begins with.
+  TILEWISE_HD int64_t at(int64_t b, int64_t row, int64_t head) const {
+    return b * batch_stride + row * row_stride + head * head_stride;
+  }
 };
 
 // An fp32 [batch, head, row] tensor (packed: [head, row]): lse, dlse, delta.
 struct RowStats {
   float* data = nullptr;
   int64_t batch_stride = 0, head_stride = 0, row_stride = 0;
+
+  TILEWISE_HD float& at(int64_t b, int64_t row, int64_t head) const {
+    return data[b * batch_stride + row * row_stride + head * head_stride];
+  }
 };
 
 // A tensor broadcast to [batch, head, row, key]; a repeated dimension has stride 0. Rows and keys count

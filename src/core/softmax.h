@@ -36,17 +36,27 @@ struct RowEnd {
   float factor = 0.0f, lse = kNegativeInfinity;
 };
 
-// `top` is the running maximum in natural units, `sum` that of e^(score - top), `sink` -inf where there is
-// none. In double: a row's sink may be far from its scores. A row whose only scores are NaN has no maximum,
-// but its sum is NaN.
-TILEWISE_HD inline RowEnd finish_row(float top, float sum, float sink) {
-  if (top == kNegativeInfinity && sum == 0.0f) return {0.0f, sink};
-  const double keys = static_cast<double>(top) + static_cast<double>(std::log(sum));
+// `keys` is the lse of the row's keys, whose weights add up to `sum`; `sink` -inf where there is none. In
+// double: a row's sink may be far from its scores.
+TILEWISE_HD inline RowEnd join_sink(double keys, float sum, float sink) {
   if (sink == kNegativeInfinity) return {1.0f / sum, static_cast<float>(keys)};
   const double larger = keys > static_cast<double>(sink) ? keys : static_cast<double>(sink);
   const double all =
       larger + std::log(std::exp(keys - larger) + std::exp(static_cast<double>(sink) - larger));
   return {1.0f / sum * static_cast<float>(std::exp(keys - all)), static_cast<float>(all)};
+}
+
+// `top` is the running maximum in natural units, `sum` that of e^(score - top). A row whose only scores are
+// NaN has no maximum, but its sum is NaN.
+TILEWISE_HD inline RowEnd finish_row(float top, float sum, float sink) {
+  if (top == kNegativeInfinity && sum == 0.0f) return {0.0f, sink};
+  return join_sink(static_cast<double>(top) + static_cast<double>(std::log(sum)), sum, sink);
+}
+
+// What a seen value is multiplied by where a row is taken key by key: a weight that underflowed was no zero,
+// its product with an infinity is one.
+TILEWISE_HD inline float seen_weight(float weight, float value) {
+  return weight == 0.0f && std::isinf(value) ? 1.0f : weight;
 }
 
 }  // namespace tilewise

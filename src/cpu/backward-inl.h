@@ -158,8 +158,7 @@ class BackwardRun {
     const int64_t rows = std::min(t.blocks * sizes_.tile_m, t.s.len_q - t.first);
     double sum = 0.0;
     for (int64_t i = 0; i < rows; ++i) {
-      const float lse = p_.lse.data[t.b * p_.lse.batch_stride + t.head * p_.lse.head_stride +
-                                    (t.s.q_begin + t.first + i) * p_.lse.row_stride];
+      const float lse = p_.lse.at(t.b, t.s.q_begin + t.first + i, t.head);
       if (lse == kNegativeInfinity || sink == kNegativeInfinity) continue;
       sum -= std::exp(static_cast<double>(sink) - lse) * t.w.delta[i];
     }
@@ -281,7 +280,7 @@ class BackwardRun {
   void write_row(const RowTensor& t, int64_t b, int64_t head, int64_t row, const float* values, int64_t n,
                  float scale) const {
     if (!t.data) return;
-    const int64_t at = b * t.batch_stride + head * t.head_stride + row * t.row_stride;
+    const int64_t at = t.at(b, row, head);
     if (!p_.accumulate) {
       StoreRow(t, at, values, n, scale, false);
       return;

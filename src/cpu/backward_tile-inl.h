@@ -126,24 +126,19 @@ inline void TileGradients(const BackwardParams& p, const QueryBlock& block, cons
 inline void PackQueryBlock(QueryBlock& block, const BackwardParams& p, const Sequence& sequence, int64_t b,
                            int64_t head, int64_t first, int count, int64_t pitch_qk, int64_t pitch_v,
                            float* row_buffer) {
-  const auto clear = [](float* from, float* to) { std::memset(from, 0, (to - from) * sizeof(float)); };
   for (int r = 0; r < block.width; ++r) {
     float *q = block.q + r * pitch_qk, *dout = block.dout + r * pitch_v;
     block.lse[r] = -kNegativeInfinity;
     block.delta[r] = 0.0f;
     if (r >= count) {
-      clear(q, q + pitch_qk);
-      clear(dout, dout + pitch_v);
+      std::fill_n(q, pitch_qk, 0.0f);
+      std::fill_n(dout, pitch_v, 0.0f);
       continue;
     }
     const int64_t row = sequence.q_begin + first + r;
-    const auto at = [&](const RowTensor& t) {
-      return b * t.batch_stride + row * t.row_stride + head * t.head_stride;
-    };
-    const auto stat = [&](const RowStats& t) {
-      return t.data[b * t.batch_stride + head * t.head_stride + row * t.row_stride];
-    };
-    ConvertRow(dout, p.dout, at(p.dout), p.head_dim_v);
+    const auto at = [&](const RowTensor& t) { return t.at(b, row, head); };
+    const auto stat = [&](const RowStats& t) { return t.at(b, row, head); };
+    ConvertPaddedRow(dout, p.dout, at(p.dout), p.head_dim_v, pitch_v);
     if (p.delta.data) {
       block.delta[r] = stat(p.delta);
     } else {
@@ -154,14 +149,12 @@ inline void PackQueryBlock(QueryBlock& block, const BackwardParams& p, const Seq
     const float lse = stat(p.lse);
     // lse -inf: bias or mask hides what the interval leaves. Its dO must not meet a zero of P.
     if (block.lanes.sees_nothing(r) || lse == kNegativeInfinity) {
-      clear(q, q + pitch_qk);
-      clear(dout, dout + pitch_v);
+      std::fill_n(q, pitch_qk, 0.0f);
+      std::fill_n(dout, pitch_v, 0.0f);
       continue;
     }
     block.lse[r] = lse;
-    ConvertRow(q, p.q, at(p.q), p.head_dim);
-    clear(q + p.head_dim, q + pitch_qk);
-    clear(dout + p.head_dim_v, dout + pitch_v);
+    ConvertPaddedRow(q, p.q, at(p.q), p.head_dim, pitch_qk);
   }
   Transpose<false>(block.q, pitch_qk, block.width, static_cast<int>(p.head_dim), block.q_t, block.width,
                    ColumnFactors(1.0f));

@@ -27,8 +27,7 @@ inline void ScoreProduct(int n, int dim, const float* k, int64_t k_stride, const
 }
 
 inline int64_t row_offset(const RowTensor& t, const Lanes& lanes, int r) {
-  return lanes.b * t.batch_stride + (lanes.sequence.q_begin + lanes.row[r]) * t.row_stride +
-         lanes.head[r] * t.head_stride;
+  return t.at(lanes.b, lanes.sequence.q_begin + lanes.row[r], lanes.head[r]);
 }
 
 // Every lane holds a row, and they are neighbours in memory: no copy on the way to the transpose.
@@ -78,27 +77,14 @@ inline double LogSumExp(float scaled, bool natural, float sum) {
   return (natural ? scaled : scaled * kLn2Double) + static_cast<double>(std::log(sum));
 }
 
-// A row's lse, and what its O is to be multiplied by. exp(lse) is the sum of the keys' weights and of the
-// sink's.
-struct RowEnd {
-  float lse, factor;
-};
-inline RowEnd EndRow(double keys, float sum, float sink) {
-  if (sink == kNegativeInfinity) return {static_cast<float>(keys), 1.0f / sum};
-  const double larger = std::max(keys, static_cast<double>(sink));
-  const double all = larger + std::log(std::exp(keys - larger) + std::exp(sink - larger));
-  return {static_cast<float>(all), 1.0f / sum * static_cast<float>(std::exp(keys - all))};
-}
-
 // FinishRow for a block without sinks all of whose rows see something; false, having written nothing that
 // FinishRow would not write again, where that is not so.
 inline bool FinishPlainRows(const ForwardBlock& block, const ForwardParams& p, bool natural, float* factors) {
   const Lanes& lanes = *block.lanes;
   if (p.sinks || lanes.row[block.width - 1] >= lanes.sequence.len_q) return false;
   const float unit = natural ? 1.0f : factor_of(p);
-  float* lse = p.lse.data ? p.lse.data + lanes.b * p.lse.batch_stride + lanes.head[0] * p.lse.head_stride +
-                                (lanes.sequence.q_begin + lanes.row[0]) * p.lse.row_stride
-                          : nullptr;
+  float* lse =
+      p.lse.data ? &p.lse.at(lanes.b, lanes.sequence.q_begin + lanes.row[0], lanes.head[0]) : nullptr;
   for (int r = 0; r < block.width; ++r) {
     if (!(block.sum[r] > 0.0f)) return false;
     factors[r] = 1.0f / block.sum[r];
@@ -118,13 +104,11 @@ inline float FinishRow(const ForwardBlock& block, const ForwardParams& p, bool n
   const float sink = p.sinks && real ? p.sinks[head * p.sinks_stride] : kNegativeInfinity;
   // A row whose only scores are NaN has no maximum either, but its sum is NaN.
   *empty = !real || lanes.sees_nothing(r) || (block.top[r] == kNegativeInfinity && block.sum[r] == 0.0f);
-  RowEnd end{sink, 0.0f};
+  RowEnd end{0.0f, sink};
   if (!*empty)
-    end = EndRow(LogSumExp(natural ? block.top[r] : block.top[r] * factor_of(p), natural, block.sum[r]),
-                 block.sum[r], sink);
-  if (p.lse.data)
-    p.lse.data[lanes.b * p.lse.batch_stride + head * p.lse.head_stride +
-               (s.q_begin + row) * p.lse.row_stride] = end.lse;
+    end = join_sink(LogSumExp(natural ? block.top[r] : block.top[r] * factor_of(p), natural, block.sum[r]),
+                    block.sum[r], sink);
+  if (p.lse.data) p.lse.at(lanes.b, s.q_begin + row, head) = end.lse;
   return end.factor;
 }
 

@@ -137,7 +137,7 @@ class RowForwardRun {
       if (rows[r].keys.hi <= rows[r].keys.lo) continue;
       lo = std::min(lo, rows[r].keys.lo);
       hi = std::max(hi, rows[r].keys.hi);
-      load_query(rows[r], offset(p_.q, b, s.q_begin + query, head), w.q + r * sizes_.pitch_qk);
+      load_query(rows[r], p_.q.at(b, s.q_begin + query, head), w.q + r * sizes_.pitch_qk);
     }
     std::fill_n(w.o, count * sizes_.pitch_v, 0.0f);
     walk(w, s, b, head_kv, rows, count, lo, hi, false);
@@ -162,8 +162,7 @@ class RowForwardRun {
       return;
     }
     row.q = to;
-    ConvertRow(to, p_.q, at, p_.head_dim);
-    std::fill_n(to + p_.head_dim, sizes_.pitch_qk - p_.head_dim, 0.0f);
+    ConvertPaddedRow(to, p_.q, at, p_.head_dim, sizes_.pitch_qk);
     if (sign == 1.0f) return;
     for (int64_t c = 0; c < p_.head_dim; ++c) to[c] *= sign;
   }
@@ -209,16 +208,14 @@ class RowForwardRun {
   // already.
   const float* padded_rows(const RowTensor& t, int64_t dim, int64_t pitch, const Sequence& s, int64_t b,
                            int64_t head, int64_t j0, int64_t j1, float* buffer, int64_t* stride) const {
-    const int64_t at = offset(t, b, s.kv_begin + j0, head);
+    const int64_t at = t.at(b, s.kv_begin + j0, head);
     if (t.dtype == DType::f32 && dim % kLanes == 0) {
       *stride = t.row_stride;
       return static_cast<const float*>(t.data) + at;
     }
     *stride = pitch;
-    for (int64_t j = 0; j < j1 - j0; ++j) {
-      ConvertRow(buffer + j * pitch, t, at + j * t.row_stride, dim);
-      std::fill_n(buffer + j * pitch + dim, pitch - dim, 0.0f);
-    }
+    for (int64_t j = 0; j < j1 - j0; ++j)
+      ConvertPaddedRow(buffer + j * pitch, t, at + j * t.row_stride, dim, pitch);
     return buffer;
   }
 
@@ -254,13 +251,13 @@ class RowForwardRun {
     row.sum += hn::GetLane(hn::SumOfLanes(d, sum));
   }
 
-  // A weight that underflowed was no zero: its product with an infinity is one. -0 passes a key over.
+  // -0 passes a key over.
   void exact_output(const float* p, const float* v, int64_t v_stride, int n, float* o) const {
     for (int64_t c = 0; c < p_.head_dim_v; ++c) {
       for (int j = 0; j < n; ++j) {
         if (p[j] == 0.0f && std::signbit(p[j])) continue;
         const float value = v[j * v_stride + c];
-        o[c] += (p[j] == 0.0f && std::isinf(value) ? 1.0f : p[j]) * value;
+        o[c] += seen_weight(p[j], value) * value;
       }
     }
   }
@@ -271,16 +268,10 @@ class RowForwardRun {
     // Keys whose scores are all -inf weigh nothing; NaN scores leave no maximum either, but a sum of NaN.
     const bool empty =
         !real || row.keys.hi <= row.keys.lo || (row.top == kNegativeInfinity && row.sum == 0.0f);
-    RowEnd end{sink, 0.0f};
-    if (!empty) end = EndRow(LogSumExp(row.top * factor_of(p_), false, row.sum), row.sum, sink);
-    if (p_.lse.data)
-      p_.lse.data[b * p_.lse.batch_stride + row.head * p_.lse.head_stride +
-                  (s.q_begin + row.query) * p_.lse.row_stride] = end.lse;
-    StoreRow(p_.o, offset(p_.o, b, s.q_begin + row.query, row.head), o, p_.head_dim_v, end.factor, empty);
-  }
-
-  static int64_t offset(const RowTensor& t, int64_t b, int64_t row, int64_t head) {
-    return b * t.batch_stride + row * t.row_stride + head * t.head_stride;
+    RowEnd end{0.0f, sink};
+    if (!empty) end = join_sink(LogSumExp(row.top * factor_of(p_), false, row.sum), row.sum, sink);
+    if (p_.lse.data) p_.lse.at(b, s.q_begin + row.query, row.head) = end.lse;
+    StoreRow(p_.o, p_.o.at(b, s.q_begin + row.query, row.head), o, p_.head_dim_v, end.factor, empty);
   }
 
   const ForwardParams& p_;

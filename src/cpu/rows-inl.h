@@ -33,12 +33,19 @@ inline void ConvertRow(float* HWY_RESTRICT to, const RowTensor& t, int64_t at, i
   for (; i < n; ++i) to[i] = float_of_f16(from[i]);
 }
 
+// The same, and zeros up to `pitch`.
+inline void ConvertPaddedRow(float* HWY_RESTRICT to, const RowTensor& t, int64_t at, int64_t n,
+                             int64_t pitch) {
+  ConvertRow(to, t, at, n);
+  std::fill_n(to + n, pitch - n, 0.0f);
+}
+
 // True where no element of the row is NaN or infinite.
 inline bool AllFinite(const float* HWY_RESTRICT row, int64_t n) {
   const D d;
   const V zero = hn::Zero(d);
-  V bad = zero, bad1 = zero, bad2 = zero,
-    bad3 = zero;  // x * 0 is 0, or NaN for what is not finite; NaN stays
+  // x * 0 is 0, or NaN for what is not finite; NaN stays.
+  V bad = zero, bad1 = zero, bad2 = zero, bad3 = zero;
   int64_t i = 0;
   for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
     bad = hn::MulAdd(hn::LoadU(d, row + i), zero, bad);
@@ -67,7 +74,7 @@ inline float Dot(const float* HWY_RESTRICT x, const float* HWY_RESTRICT y, int64
 inline void AskForRows(Ahead& ahead, int slot, const RowTensor& t, int64_t b, int64_t head, int64_t row0,
                        int64_t count, int64_t dim) {
   const int64_t element = t.dtype == DType::f32 ? 4 : 2;
-  const int64_t at = b * t.batch_stride + head * t.head_stride + row0 * t.row_stride;
+  const int64_t at = t.at(b, row0, head);
   ahead.set(slot, static_cast<const char*>(t.data) + element * at, element * t.row_stride, element * dim,
             count);
 }
@@ -77,7 +84,7 @@ inline void AskForRows(Ahead& ahead, int slot, const RowTensor& t, int64_t b, in
 // sets of the caches.
 inline const float* RowsAsFloat(const RowTensor& t, int64_t b, int64_t head, int64_t row0, int n, int64_t dim,
                                 int64_t pitch, float* buffer, bool gather, int64_t* stride) {
-  const int64_t at = b * t.batch_stride + head * t.head_stride + row0 * t.row_stride;
+  const int64_t at = t.at(b, row0, head);
   if (t.dtype == DType::f32 && (!gather || t.row_stride <= pitch)) {
     *stride = t.row_stride;
     return static_cast<const float*>(t.data) + at;

@@ -48,8 +48,8 @@ RowForwardSizes row_sizes(const Problem& p, const Schedule& s) {
 int64_t tasks_of(const Kernel& kernel, const Problem& p, const Schedule& s) {
   if (kernel.op == Op::backward)
     return std::max(p.batch * p.heads_kv * s.num_splits, p.batch * p.heads_q * int64_t{s.num_splits > 1});
-  if (kernel.standard) return p.batch * p.heads_q;
-  if (kernel.rows) return p.batch * p.heads_kv * row_sizes(p, s).tasks_per_head;
+  if (kernel.form == Form::standard) return p.batch * p.heads_q;
+  if (kernel.form == Form::rows) return p.batch * p.heads_kv * row_sizes(p, s).tasks_per_head;
   return p.batch * p.heads_kv * forward_sizes(p, s).tasks_per_head;
 }
 
@@ -96,10 +96,10 @@ std::string refuses(const Kernel& kernel, const Problem& problem, const DeviceIn
     return std::string("stores k and v as ") + name_of(kernel.dtype) + "; " + tensor + " is " +
            name_of(static_cast<DType>(dtype));
   };
-  if (kernel.standard && problem.batch_invariant)
+  if (kernel.form == Form::standard && problem.batch_invariant)
     return "holds a whole score matrix, so its memory follows the batch; batch_invariant asks for a fused "
            "kernel";
-  if (kernel.rows) {
+  if (kernel.form == Form::rows) {
     const char* extra = problem.softcap > 0.0f                  ? "a softcap"
                         : problem.has(TILEWISE_HAS_BIAS)        ? "a bias"
                         : problem.has(TILEWISE_HAS_MASK)        ? "a mask"
@@ -125,7 +125,7 @@ Schedule schedule(const Kernel& kernel, const Problem& problem, const DeviceInfo
   s.threads = std::max(threads, 1);
   s.tile_m = kernel.tile_m;
   s.tile_n = kernel.tile_n;
-  if (kernel.op == Op::backward && !kernel.standard && !problem.batch_invariant)
+  if (kernel.op == Op::backward && kernel.form != Form::standard && !problem.batch_invariant)
     s.num_splits =
         backward_splits(problem.batch, problem.heads_kv, problem.seqlen_kv, std::max(device.cores, 1));
   s.threads = static_cast<int>(std::clamp<int64_t>(tasks_of(kernel, problem, s), 1, s.threads));
@@ -134,11 +134,11 @@ Schedule schedule(const Kernel& kernel, const Problem& problem, const DeviceInfo
 
 int64_t scratch_bytes(const Kernel& kernel, const Problem& p, const Schedule& schedule) {
   if (kernel.op == Op::backward) return backward_scratch_bytes(backward_sizes(p, schedule));
-  if (kernel.standard) {
+  if (kernel.form == Form::standard) {
     const StandardSizes sizes(p.seqlen_q, p.seqlen_kv, p.head_dim, p.head_dim_v, schedule);
     return standard_worker_bytes(sizes) * schedule.threads;
   }
-  if (kernel.rows) return row_forward_worker_bytes(row_sizes(p, schedule)) * schedule.threads;
+  if (kernel.form == Form::rows) return row_forward_worker_bytes(row_sizes(p, schedule)) * schedule.threads;
   return forward_worker_bytes(forward_sizes(p, schedule)) * schedule.threads;
 }
 
@@ -155,7 +155,7 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
   const double key_heads = full_sequences(problem) * static_cast<double>(problem.heads_kv);
   double work = operations(problem) / kFusedEfficiency;
   double beside = key_heads * std::ceil(rows / schedule.tile_m) * kBlockSeconds;  // seconds of one core
-  if (kernel.standard) {
+  if (kernel.form == Form::standard) {
     // Every pair is computed, hidden or not, and the score matrices go to memory and back where they leave
     // the cache.
     Problem full = problem;
@@ -168,7 +168,7 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
     const double heads = std::max(1.0, full_sequences(problem) * static_cast<double>(problem.heads_q));
     const double one_head = score_matrix_bytes(problem) / heads;
     if (one_head > static_cast<double>(device.l2_bytes)) e.bytes += 2.0 * score_matrix_bytes(problem);
-  } else if (kernel.rows) {
+  } else if (kernel.form == Form::rows) {
     work = operations(problem) / kRowsEfficiency;
     beside = key_heads * rows * kRowSeconds;
   } else {

@@ -14,76 +14,38 @@
   TILEWISE_CPU_ROW(isa, op, form, bf16, m, n)
 #define TILEWISE_CPU_ROW(isa, op, form, dtype, m, n)                                              \
   tilewise::cpu::row(#op "_" #isa "_" #dtype TILEWISE_CPU_FORM_##form "_" #m "x" #n, Target::isa, \
-                     DType::dtype, m, n, TILEWISE_CPU_RUN_##op##_##form),
+                     DType::dtype, Form::form, m, n, TILEWISE_CPU_RUN_##op##_##form),
 #define TILEWISE_CPU_FORM_fused ""
 #define TILEWISE_CPU_FORM_standard "_standard"
 #define TILEWISE_CPU_FORM_rows "_rows"
-#define TILEWISE_CPU_RUN_forward_fused \
-  ForwardFused { &HWY_NAMESPACE::Forward }
-#define TILEWISE_CPU_RUN_forward_standard \
-  ForwardStandard { &HWY_NAMESPACE::StandardForward }
-#define TILEWISE_CPU_RUN_forward_rows \
-  ForwardRows { &HWY_NAMESPACE::RowForward }
-#define TILEWISE_CPU_RUN_backward_fused \
-  BackwardFused { &HWY_NAMESPACE::Backward }
+#define TILEWISE_CPU_RUN_forward_fused &HWY_NAMESPACE::Forward, nullptr
+#define TILEWISE_CPU_RUN_forward_standard &HWY_NAMESPACE::StandardForward, nullptr
+#define TILEWISE_CPU_RUN_forward_rows &HWY_NAMESPACE::RowForward, nullptr
+#define TILEWISE_CPU_RUN_backward_fused nullptr, &HWY_NAMESPACE::Backward
 
 namespace tilewise::cpu {
-
-struct ForwardFused {
-  Status (*run)(const Kernel&, const ForwardParams&, const Schedule&, const Launch&);
-};
-struct ForwardStandard {
-  Status (*run)(const Kernel&, const ForwardParams&, const Schedule&, const Launch&);
-};
-struct ForwardRows {
-  Status (*run)(const Kernel&, const ForwardParams&, const Schedule&, const Launch&);
-};
-struct BackwardFused {
-  Status (*run)(const Kernel&, const BackwardParams&, const Schedule&, const Launch&);
-};
 
 // Not constexpr, so that a line of the table beyond a limit does not compile.
 inline void tile_m_is_too_large() {}
 
-constexpr Kernel row_of(const char* name, Op op, Target target, DType dtype, int tile_m, int tile_n,
-                        bool standard) {
-  if (tile_m > kMaxLanes) tile_m_is_too_large();
+// One of `forward` and `backward` is given.
+constexpr Kernel row(const char* name, Target target, DType dtype, Form form, int tile_m, int tile_n,
+                     decltype(Kernel::forward) forward, decltype(Kernel::backward) backward) {
+  if (tile_m > (form == Form::rows ? kMaxRows : kMaxLanes)) tile_m_is_too_large();
   return {.name = name,
-          .op = op,
+          .op = forward ? Op::forward : Op::backward,
           .target = target,
           .dtype = dtype,
           .head_dim = 0,
           .tile_m = tile_m,
           .tile_n = tile_n,
-          .standard = standard,
+          .form = form,
           .refuses = refuses,
           .schedule = schedule,
           .scratch_bytes = scratch_bytes,
           .estimate = estimate,
-          .forward = nullptr,
-          .backward = nullptr};
-}
-constexpr Kernel row(const char* name, Target target, DType dtype, int m, int n, ForwardFused form) {
-  Kernel kernel = row_of(name, Op::forward, target, dtype, m, n, false);
-  kernel.forward = form.run;
-  return kernel;
-}
-constexpr Kernel row(const char* name, Target target, DType dtype, int m, int n, ForwardStandard form) {
-  Kernel kernel = row_of(name, Op::forward, target, dtype, m, n, true);
-  kernel.forward = form.run;
-  return kernel;
-}
-constexpr Kernel row(const char* name, Target target, DType dtype, int m, int n, ForwardRows form) {
-  if (m > kMaxRows) tile_m_is_too_large();
-  Kernel kernel = row_of(name, Op::forward, target, dtype, m, n, false);
-  kernel.rows = true;
-  kernel.forward = form.run;
-  return kernel;
-}
-constexpr Kernel row(const char* name, Target target, DType dtype, int m, int n, BackwardFused form) {
-  Kernel kernel = row_of(name, Op::backward, target, dtype, m, n, false);
-  kernel.backward = form.run;
-  return kernel;
+          .forward = forward,
+          .backward = backward};
 }
 
 }  // namespace tilewise::cpu

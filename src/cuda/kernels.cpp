@@ -53,7 +53,6 @@ Status run_prepare(const Kernel& kernel, const Problem& problem, int device_inde
          .head_dim = 0,                                           \
          .tile_m = m,                                             \
          .tile_n = n,                                             \
-         .standard = false,                                       \
          .refuses = refuses,                                      \
          .schedule = schedule,                                    \
          .scratch_bytes = scratch_bytes,                          \

@@ -120,7 +120,6 @@ constexpr Kernel row(const char* name, Op op) {
           .head_dim = 0,
           .tile_m = 1,
           .tile_n = 1,
-          .standard = false,
           .refuses = refuses,
           .schedule = schedule,
           .scratch_bytes = scratch_bytes,

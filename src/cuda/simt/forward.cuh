@@ -95,8 +95,7 @@ __device__ __forceinline__ void product(float (&acc)[kPer][kPer], const A a, con
   }
 }
 
-// O += P V over the pairs that are seen. A weight that underflowed was no zero: its product with an infinity
-// is one.
+// O += P V over the pairs that are seen.
 __device__ __forceinline__ void product_of_seen(float (&acc)[kPer][kPer], const Shared& s, int row,
                                                 int column) {
 #pragma unroll 1
@@ -108,7 +107,7 @@ __device__ __forceinline__ void product_of_seen(float (&acc)[kPer][kPer], const 
 #pragma unroll
       for (int j = 0; j < kPer; ++j) {
         const float value = s.v[k][column + j];
-        acc[i][j] = fmaf(isinf(value) && weight == 0.0f ? 1.0f : weight, value, acc[i][j]);
+        acc[i][j] = fmaf(seen_weight(weight, value), value, acc[i][j]);
       }
     }
   }

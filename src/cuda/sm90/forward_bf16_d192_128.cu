@@ -2,10 +2,9 @@
 
 namespace tilewise::sm90 {
 
-extern const ForwardRow kForward_bf16_d192_128;
-const ForwardRow kForward_bf16_d192_128 =
-    forward_row<ForwardConfig<__nv_bfloat16, 192, 128, 2, 112, 2, 3>,
-                ForwardConfig<__nv_bfloat16, 192, 128, 2, 96, 2, 3, true>>(
-        "forward_sm90_bf16_d192_128_128x112_s2_simple");
+using Row = ForwardRow<ForwardConfig<__nv_bfloat16, 192, 128, 2, 112, 2, 3>,
+                       ForwardConfig<__nv_bfloat16, 192, 128, 2, 96, 2, 3, true>>;
 
 }  // namespace tilewise::sm90
+
+TILEWISE_SM90_FORWARD(forward_sm90_bf16_d192_128_128x112_s2_simple)

@@ -2,9 +2,9 @@
 
 namespace tilewise::sm90 {
 
-extern const ForwardRow kForward_f16_d256;
-const ForwardRow kForward_f16_d256 =
-    forward_row<ForwardConfig<__half, 256, 256, 2, 64, 2, 3>,
-                ForwardConfig<__half, 256, 256, 2, 64, 2, 3, true>>("forward_sm90_f16_d256_128x64_s2_simple");
+using Row = ForwardRow<ForwardConfig<__half, 256, 256, 2, 64, 2, 3>,
+                       ForwardConfig<__half, 256, 256, 2, 64, 2, 3, true>>;
 
 }  // namespace tilewise::sm90
+
+TILEWISE_SM90_FORWARD(forward_sm90_f16_d256_128x64_s2_simple)

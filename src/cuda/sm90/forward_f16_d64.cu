@@ -2,9 +2,9 @@
 
 namespace tilewise::sm90 {
 
-extern const ForwardRow kForward_f16_d64;
-const ForwardRow kForward_f16_d64 =
-    forward_row<ForwardConfig<__half, 64, 64, 3, 128, 2, 6>,
-                ForwardConfig<__half, 64, 64, 2, 128, 2, 4, true>>("forward_sm90_f16_d64_192x128_s2_simple");
+using Row = ForwardRow<ForwardConfig<__half, 64, 64, 3, 128, 2, 6>,
+                       ForwardConfig<__half, 64, 64, 2, 128, 2, 4, true>>;
 
 }  // namespace tilewise::sm90
+
+TILEWISE_SM90_FORWARD(forward_sm90_f16_d64_192x128_s2_simple)

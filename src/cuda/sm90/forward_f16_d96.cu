@@ -2,9 +2,9 @@
 
 namespace tilewise::sm90 {
 
-extern const ForwardRow kForward_f16_d96;
-const ForwardRow kForward_f16_d96 =
-    forward_row<ForwardConfig<__half, 96, 96, 2, 128, 2, 4>,
-                ForwardConfig<__half, 96, 96, 2, 128, 2, 4, true>>("forward_sm90_f16_d96_128x128_s2_simple");
+using Row = ForwardRow<ForwardConfig<__half, 96, 96, 2, 128, 2, 4>,
+                       ForwardConfig<__half, 96, 96, 2, 128, 2, 4, true>>;
 
 }  // namespace tilewise::sm90
+
+TILEWISE_SM90_FORWARD(forward_sm90_f16_d96_128x128_s2_simple)

@@ -6,8 +6,8 @@
 #include <type_traits>
 
 #include "cuda/sm90/forward.cuh"
-#include "cuda/sm90/forward_rows.h"
 #include "cuda/sm90/tensor_map.h"
+#include "cuda/units.h"
 
 namespace tilewise::sm90 {
 
@@ -70,33 +70,41 @@ cudaError_t launch_forward(const ForwardParams& p, uint32_t* control, int multip
   return error;
 }
 
-// A row of the table: the kernel for plain scores and the one, of another tile, for shaped ones.
+// A row of the table: the kernel for plain scores and the one, of another tile, for shaped ones. Each unit
+// names its own Row and gives it the table's name (cuda/units.h).
 template <typename Plain, typename Shaped>
-struct ForwardLaunch {
+struct ForwardRow {
   static_assert(!Plain::kShaped && Shaped::kShaped);
+  static_assert(std::is_same_v<typename Plain::Element, typename Shaped::Element>);
+  static_assert(Plain::kDim == Shaped::kDim && Plain::kDimV == Shaped::kDimV);
+
+  static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
+    auto* control = static_cast<uint32_t*>(call.control);
+    const bool shaped = p.softcap > 0.0f || p.alibi_slopes != nullptr || !(p.scale > 0.0f);
+    return shaped ? launch_forward<Shaped>(p, control, call.multiprocessors, call.stream)
+                  : launch_forward<Plain>(p, control, call.multiprocessors, call.stream);
+  }
 
   static cudaError_t prepare() {
     const cudaError_t error = allow_shared<Plain>();
     return error == cudaSuccess ? allow_shared<Shaped>() : error;
   }
 
-  static cudaError_t launch(const ForwardParams& p, uint32_t* control, int multiprocessors,
-                            cudaStream_t stream) {
-    const bool shaped = p.softcap > 0.0f || p.alibi_slopes != nullptr || !(p.scale > 0.0f);
-    return shaped ? launch_forward<Shaped>(p, control, multiprocessors, stream)
-                  : launch_forward<Plain>(p, control, multiprocessors, stream);
+  // The planner's rules (cuda/rules.cpp) have looked at everything but a call's strides.
+  static const char* refuses(const ForwardParams& p) {
+    if (const char* rule = tensor_map_refuses(p.q, extent_q(p))) return rule;
+    if (const char* rule = tensor_map_refuses(p.k, extent_kv(p, p.head_dim))) return rule;
+    return tensor_map_refuses(p.v, extent_kv(p, p.head_dim_v));
   }
 };
 
-template <typename Plain, typename Shaped>
-constexpr ForwardRow forward_row(const char* name) {
-  static_assert(std::is_same_v<typename Plain::Element, typename Shaped::Element>);
-  static_assert(Plain::kDim == Shaped::kDim && Plain::kDimV == Shaped::kDimV);
-  using Launch = ForwardLaunch<Plain, Shaped>;
-  constexpr DType dtype = std::is_same_v<typename Plain::Element, __half> ? DType::f16 : DType::bf16;
-  return {name,          dtype,         Plain::kDim,     Plain::kDimV,
-          Plain::kTileM, Plain::kTileN, Launch::prepare, Launch::launch};
-}
-
 }  // namespace tilewise::sm90
+
+#define TILEWISE_SM90_FORWARD(name)                                                                 \
+  namespace tilewise::cuda {                                                                        \
+  cudaError_t name(const ForwardParams& p, const Call& call) { return sm90::Row::launch(p, call); } \
+  cudaError_t name##_prepare(const tilewise_problem&) { return sm90::Row::prepare(); }              \
+  const char* name##_refuses(const ForwardParams& p) { return sm90::Row::refuses(p); }              \
+  }
+
 #endif  // TILEWISE_CUDA_SM90_FORWARD_LAUNCH_H_

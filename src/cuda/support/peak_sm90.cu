@@ -2,8 +2,10 @@
 // over: the matrix unit is never without work, and both wait for each other's turn only.
 #include <cuda_bf16.h>
 
-#include "cuda/ptx/wgmma_burst.cuh"
+#include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/wgmma.cuh"
 #include "cuda/support/peak_sm90.h"
+#include "cuda/tile/shared_tile.cuh"
 
 namespace tilewise::cuda {
 namespace {
@@ -25,14 +27,19 @@ __global__ void __launch_bounds__(kThreads, 1) burst(int rounds, float* sink) {
     }
   }
   __syncthreads();
-  const uint64_t at_a = ptx::burst_descriptor(a), at_b = ptx::burst_descriptor(b);
+  using A = tile::SharedTile<64, 64>;
+  using B = tile::SharedTile<128, 64>;
+  const uint32_t at_a = A::k_major(a), at_b = B::k_major(b);
   float d[64] = {};
   for (int round = 0; round < rounds; ++round) {
-    ptx::burst_fence();
+    ptx::fence_async_shared();
+    ptx::wgmma_fence();
 #pragma unroll
     for (int n = 0; n < 2 * kSteps; ++n)
-      ptx::burst_product(d, at_a + 2 * (n % kSteps), at_b + 2 * (n % kSteps));
-    ptx::burst_wait();
+      ptx::Wgmma<128, __nv_bfloat16>::ss(d, tile::descriptor(at_a + A::k_major_step(n % kSteps)),
+                                         tile::descriptor(at_b + B::k_major_step(n % kSteps)), 1);
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>();
   }
   float sum = 0.0f;
 #pragma unroll

@@ -12,7 +12,7 @@ namespace tilewise::tile {
 
 template <typename T>
 __device__ __forceinline__ const T* row_of_tensor(const RowTensor& t, int batch, int64_t row, int head) {
-  return static_cast<const T*>(t.data) + batch * t.batch_stride + row * t.row_stride + head * t.head_stride;
+  return static_cast<const T*>(t.data) + t.at(batch, row, head);
 }
 
 // The score of one query and one key in exponents of 2.
@@ -62,8 +62,7 @@ __device__ __forceinline__ void exact_row(const ForwardParams& p, const Work& w,
       for (int c = 0; c < kColumns; ++c) {
         if (lane + 32 * c >= p.head_dim_v) continue;
         const float value = static_cast<float>(g_v[lane + 32 * c]);
-        // A weight that underflowed was no zero: its product with an infinity is one.
-        r_o[c] += isinf(value) && of_key == 0.0f ? value : of_key * value;
+        r_o[c] += seen_weight(of_key, value) * value;
       }
     }
   }
@@ -71,8 +70,7 @@ __device__ __forceinline__ void exact_row(const ForwardParams& p, const Work& w,
   for (int bit = 16; bit > 0; bit /= 2) sum += __shfl_xor_sync(~0u, sum, bit);
   if (p.sinks) sum += ptx::exp2_approx(sink - shift);
   const bool sees = first < last && sum != 0.0f;
-  const int64_t at =
-      w.batch * p.o.batch_stride + w.head * p.o.head_stride + (w.q_begin + row) * p.o.row_stride;
+  const int64_t at = p.o.at(w.batch, w.q_begin + row, w.head);
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) {
     const int column = lane + 32 * c;
@@ -84,8 +82,7 @@ __device__ __forceinline__ void exact_row(const ForwardParams& p, const Work& w,
       static_cast<T*>(p.o.data)[at + column] = static_cast<T>(o);
   }
   if (p.lse.data && lane == 0)
-    p.lse.data[w.batch * p.lse.batch_stride + w.head * p.lse.head_stride +
-               (w.q_begin + row) * p.lse.row_stride] =
+    p.lse.at(w.batch, w.q_begin + row, w.head) =
         sees ? (shift + ptx::log2_approx(sum)) * kLn2 : w.empty_lse(p, row);
 }
 
