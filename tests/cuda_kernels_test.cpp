@@ -19,12 +19,6 @@ namespace {
 
 using namespace testing_support;
 
-struct Subject {
-  const Case* source;
-  DType dtype;
-};
-void PrintTo(const Subject& subject, std::ostream* out) { *out << subject.source->text; }
-
 // TILEWISE_TEST_CASES: names, comma-separated, for a run that costs much a case (a sanitizer's).
 std::vector<Subject> subjects() {
   std::vector<Subject> all;
@@ -79,9 +73,8 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaKernels);
 
 TEST_P(CudaKernels, AgreeWithTheOracle) { check_case(*GetParam().source, GetParam().dtype, run_seed()); }
 
-INSTANTIATE_TEST_SUITE_P(Cases, CudaKernels, testing::ValuesIn(subjects()), [](const auto& subject) {
-  return cat(subject.param.source->name, "_", name_of(subject.param.dtype));
-});
+INSTANTIATE_TEST_SUITE_P(Cases, CudaKernels, testing::ValuesIn(subjects()),
+                         [](const auto& subject) { return subject.param.name(); });
 
 class CudaRandom : public testing::TestWithParam<int> {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaRandom);
@@ -239,18 +232,16 @@ TEST_F(Cuda, MergeUnitesTwoParts) {
   Problem options;
   options.softmax_scale = whole.source.problem.softmax_scale;
   ASSERT_EQ(attention(context, options, of_keys(whole.tensors, 0, 50)).message(), "");
-  Tensors rest = of_keys(whole.tensors, 50, 90);
-  rest.o = part.tensors.o;
-  rest.lse = part.tensors.lse;
-  ASSERT_EQ(attention(context, options, rest).message(), "");
-  EXPECT_EQ(merge(context, whole.tensors.o, whole.tensors.lse, rest.o, rest.lse).message(), "");
-  whole.check("merged");
-  Tensors none = of_keys(whole.tensors, 0, 0);
-  none.o = part.tensors.o;
-  none.lse = part.tensors.lse;
-  ASSERT_EQ(attention(context, options, none).message(), "");
-  EXPECT_EQ(merge(context, whole.tensors.o, whole.tensors.lse, none.o, none.lse).message(), "");
-  whole.check("merged with nothing");
+  const auto merge_keys = [&](int64_t first, int64_t last, const char* what) {
+    Tensors some = of_keys(whole.tensors, first, last);
+    some.o = part.tensors.o;
+    some.lse = part.tensors.lse;
+    ASSERT_EQ(attention(context, options, some).message(), "");
+    EXPECT_EQ(merge(context, whole.tensors.o, whole.tensors.lse, some.o, some.lse).message(), "");
+    whole.check(what);
+  };
+  merge_keys(50, 90, "merged");
+  merge_keys(0, 0, "merged with nothing");
 }
 
 TEST_F(Cuda, DropoutStateIsReadOnTheDevice) {

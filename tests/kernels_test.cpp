@@ -11,11 +11,6 @@ namespace {
 
 using namespace testing_support;
 
-struct Subject {
-  const Case* source;
-  DType dtype;
-};
-
 std::vector<Subject> subjects() {
   std::vector<Subject> all;
   for (const Case& c : file_cases()) {
@@ -89,9 +84,8 @@ class Kernels : public testing::TestWithParam<Subject> {};
 
 TEST_P(Kernels, AgreeWithTheOracle) { check_case(*GetParam().source, GetParam().dtype, run_seed()); }
 
-INSTANTIATE_TEST_SUITE_P(Cases, Kernels, testing::ValuesIn(subjects()), [](const auto& subject) {
-  return cat(subject.param.source->name, "_", name_of(subject.param.dtype));
-});
+INSTANTIATE_TEST_SUITE_P(Cases, Kernels, testing::ValuesIn(subjects()),
+                         [](const auto& subject) { return subject.param.name(); });
 
 // Random problems, fresh ones in each run.
 class RandomKernels : public testing::TestWithParam<int> {};

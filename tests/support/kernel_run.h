@@ -65,5 +65,14 @@ const std::vector<Case>& file_cases();
 // Seed of random inputs: TILEWISE_TEST_SEED, else fresh for each run; printed once.
 uint64_t run_seed();
 
+// What a test of every kernel runs on.
+struct Subject {
+  const Case* source;
+  DType dtype;
+
+  std::string name() const { return source->name + "_" + name_of(dtype); }
+};
+inline void PrintTo(const Subject& subject, std::ostream* out) { *out << subject.source->text; }
+
 }  // namespace tilewise::testing_support
 #endif  // TILEWISE_TESTS_SUPPORT_KERNEL_RUN_H_
