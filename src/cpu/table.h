@@ -12,8 +12,8 @@
   TILEWISE_CPU_ROW(isa, op, form, f32, m, n)   \
   TILEWISE_CPU_ROW(isa, op, form, f16, m, n)   \
   TILEWISE_CPU_ROW(isa, op, form, bf16, m, n)
-#define TILEWISE_CPU_ROW(isa, op, form, dtype, m, n)                                              \
-  tilewise::cpu::row(#op "_" #isa "_" #dtype TILEWISE_CPU_FORM_##form "_" #m "x" #n, Target::isa, \
+#define TILEWISE_CPU_ROW(isa, op, form, dtype, m, n)                                                      \
+  tilewise::cpu::row(#op "_" #isa "_" #dtype TILEWISE_CPU_FORM_##form "_" #m "x" #n, Target::isa, Op::op, \
                      DType::dtype, Form::form, m, n, TILEWISE_CPU_RUN_##op##_##form),
 #define TILEWISE_CPU_FORM_fused ""
 #define TILEWISE_CPU_FORM_standard "_standard"
@@ -28,12 +28,13 @@ namespace tilewise::cpu {
 // Not constexpr, so that a line of the table beyond a limit does not compile.
 inline void tile_m_is_too_large() {}
 
-// One of `forward` and `backward` is given.
-constexpr Kernel row(const char* name, Target target, DType dtype, Form form, int tile_m, int tile_n,
+// One of `forward` and `backward` is given. `op` is said beside them: gcc's UBSan does not take a comparison
+// of a function's address with null for a constant.
+constexpr Kernel row(const char* name, Target target, Op op, DType dtype, Form form, int tile_m, int tile_n,
                      decltype(Kernel::forward) forward, decltype(Kernel::backward) backward) {
   if (tile_m > (form == Form::rows ? kMaxRows : kMaxLanes)) tile_m_is_too_large();
   return {.name = name,
-          .op = forward ? Op::forward : Op::backward,
+          .op = op,
           .target = target,
           .dtype = dtype,
           .head_dim = 0,
