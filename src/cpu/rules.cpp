@@ -89,12 +89,12 @@ constexpr double kFusedEfficiency = 0.85;
 constexpr double kStandardEfficiency = 0.80;
 constexpr double kRowsEfficiency = 0.35;
 // Beside the products: packing a block of query lanes and writing its outputs; reading and writing one row.
-constexpr double kBlockSeconds = 0.9e-6;
+constexpr double kBlockSeconds = 4e-6;
 constexpr double kRowSeconds = 0.045e-6;
 constexpr double kSmallEfficiency = 0.75;
 constexpr double kSmallHeadSeconds = 0.03e-6, kSmallRowSeconds = 0.012e-6;
 // The same of the backward, which packs and writes twice as much in small tiles, and more in fused ones.
-constexpr double kSmallBackward = 2.0, kFusedBackward = 4.0;
+constexpr double kSmallBackward = 2.0, kFusedBackward = 2.4;
 
 }  // namespace
 
@@ -129,6 +129,10 @@ std::string refuses(const Kernel& kernel, const Problem& problem, const DeviceIn
       return "holds the keys of a head in one tile, up to " + std::to_string(kernel.tile_n) +
              "; seqlen_kv is " + std::to_string(problem.seqlen_kv);
     if (problem.wants & TILEWISE_WANT_DSINKS) return "does not make dsinks";
+    if (problem.batch_invariant)
+      return "takes no sequence that is longer, so which kernel runs would follow from the longest of the "
+             "batch; "
+             "batch_invariant asks for a fused kernel";
   }
   if (problem.dtype_k != static_cast<int32_t>(kernel.dtype)) return wrong("k", problem.dtype_k);
   if (problem.dtype_v != static_cast<int32_t>(kernel.dtype)) return wrong("v", problem.dtype_v);
@@ -178,12 +182,11 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
   const double key_heads = full_sequences(problem) * static_cast<double>(problem.heads_kv);
   double work = operations(problem) / kFusedEfficiency;
   double beside = key_heads * std::ceil(rows / schedule.tile_m) * kBlockSeconds;  // seconds of one core
+  Problem full = problem;  // where every pair is computed, hidden or not
+  full.causal = 0;
+  full.window_left = full.window_right = -1;
   if (kernel.form == Form::standard) {
-    // Every pair is computed, hidden or not, and the score matrices go to memory and back where they leave
-    // the cache.
-    Problem full = problem;
-    full.causal = 0;
-    full.window_left = full.window_right = -1;
+    // The score matrices go to memory and back where they leave the cache.
     work = operations(full) / kStandardEfficiency;
     const double q_rows = static_cast<double>(std::max<int64_t>(problem.seqlen_q, 1));
     work *=
@@ -195,7 +198,7 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
     work = operations(problem) / kRowsEfficiency;
     beside = key_heads * rows * kRowSeconds;
   } else if (kernel.form == Form::small) {
-    work = operations(problem) / kSmallEfficiency;
+    work = operations(full) / kSmallEfficiency;
     beside = key_heads * (kSmallHeadSeconds + rows * kSmallRowSeconds) *
              (kernel.op == Op::backward ? kSmallBackward : 1.0);
   } else {
@@ -203,6 +206,11 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
     const double padded =
         static_cast<double>(multiple_of(lanes_of(kernel.target), static_cast<int64_t>(rows)));
     work *= std::max(padded / rows, 1.0);
+    // On an edge of the mask a block computes about half of its lanes for nothing.
+    const double all = operations(full), visible = operations(problem);
+    const double edge =
+        all * schedule.tile_m / 2 / static_cast<double>(std::max<int64_t>(problem.seqlen_kv, 1));
+    if (visible > 0 && visible < all) work *= std::min(all, visible + edge) / visible;
     if (kernel.op == Op::backward) beside *= kFusedBackward;
   }
   constexpr double kCallSeconds = 2e-6;

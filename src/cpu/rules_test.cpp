@@ -40,8 +40,9 @@ const Kernel& row(Op op, Form form) {
   throw std::runtime_error("no such row");
 }
 
-Form cheapest(Op op, int64_t seqlen_q, int64_t seqlen_kv) {
-  const Problem p = problem(op, seqlen_q, seqlen_kv);
+Form cheapest(Op op, int64_t seqlen_q, int64_t seqlen_kv, bool causal = false) {
+  Problem p = problem(op, seqlen_q, seqlen_kv);
+  p.causal = causal;
   const Target widest = cpu_kernels().front().target;
   const Kernel* best = nullptr;
   double least = 0;
@@ -57,27 +58,33 @@ Form cheapest(Op op, int64_t seqlen_q, int64_t seqlen_kv) {
 
 TEST(CpuRules, EachFormWhereItWasMeasuredFastest) {
   for (const Op op : {Op::forward, Op::backward}) {
-    for (const int64_t seqlen : {1, 4, 16, 32})
+    for (const int64_t seqlen : {1, 4, 16, 32, 128})
       EXPECT_EQ(cheapest(op, seqlen, seqlen), Form::small) << seqlen;
-    for (const int64_t seqlen : {128, 1024}) EXPECT_EQ(cheapest(op, seqlen, seqlen), Form::fused) << seqlen;
+    for (const int64_t seqlen : {256, 1024}) EXPECT_EQ(cheapest(op, seqlen, seqlen), Form::fused) << seqlen;
+    EXPECT_EQ(cheapest(op, 64, 64, true), Form::small);
+    EXPECT_EQ(cheapest(op, 128, 128, true), Form::fused);
   }
   EXPECT_EQ(cheapest(Op::forward, 1, 4096), Form::rows);
 }
 
 TEST(CpuRules, SmallSaysWhatDoesNotFitItsTile) {
   const Kernel& forward = row(Op::forward, Form::small);
-  EXPECT_EQ(cpu::refuses(forward, problem(Op::forward, 64, 64), device()), "");
-  EXPECT_EQ(cpu::refuses(forward, problem(Op::forward, 1, 65), device()),
-            "holds the keys of a head in one tile, up to 64; seqlen_kv is 65");
-  Problem grouped = problem(Op::forward, 33, 8);
+  EXPECT_EQ(cpu::refuses(forward, problem(Op::forward, 192, 192), device()), "");
+  EXPECT_EQ(cpu::refuses(forward, problem(Op::forward, 1, 193), device()),
+            "holds the keys of a head in one tile, up to 192; seqlen_kv is 193");
+  Problem grouped = problem(Op::forward, 97, 8);
   grouped.heads_kv = 6;
   EXPECT_EQ(
       cpu::refuses(forward, grouped, device()),
-      "holds the rows of a key head in one tile, up to 64 queries x query heads; the problem has 33 x 2");
+      "holds the rows of a key head in one tile, up to 192 queries x query heads; the problem has 97 x 2");
   Problem biased = problem(Op::forward, 8, 8);
   biased.features |= TILEWISE_HAS_BIAS;
   EXPECT_EQ(cpu::refuses(forward, biased, device()),
             "takes plain scores within intervals of keys; the problem has a bias");
+  Problem invariant = problem(Op::forward, 8, 8);
+  invariant.batch_invariant = 1;
+  EXPECT_NE(cpu::refuses(forward, invariant, device()).find("batch_invariant asks for a fused kernel"),
+            std::string::npos);
   Problem sinks = problem(Op::backward, 8, 8);
   sinks.wants |= TILEWISE_WANT_DSINKS;
   EXPECT_EQ(cpu::refuses(row(Op::backward, Form::small), sinks, device()), "does not make dsinks");

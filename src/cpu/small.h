@@ -12,7 +12,7 @@
 
 namespace tilewise::cpu {
 
-constexpr int kSmallRows = 64, kSmallKeys = 64;  // largest tile_m and tile_n of a line with form small
+constexpr int kSmallRows = 192, kSmallKeys = 192;  // largest tile_m and tile_n of a line with form small
 
 // A task is a (sequence, key head) with all its rows of q and all its keys, or several such heads, where
 // their rows are few.
