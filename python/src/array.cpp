@@ -3,6 +3,8 @@
 #include <cstring>
 #include <string>
 
+#include "exchange.h"
+
 namespace tilewise_python {
 namespace {
 
@@ -42,6 +44,7 @@ bool is_numpy_bfloat16(nb::handle object) {
 }  // namespace
 
 Array::Array(const char* name, nb::handle object, bool on_stream) {
+  if (read_by_exchange(object, &tensor_)) return;
   if (nb::hasattr(object, "__dlpack__")) {
     if (read_dlpack(name, object, on_stream)) return;
     if (is_numpy_bfloat16(object)) {

@@ -10,13 +10,16 @@ import sys
 import threading
 import time
 import unittest
+from importlib.util import find_spec
 
 import numpy as np
 from arrays import Source
 
 import tilewise
 
-MODULES = ("_attention", "_looking", "_verify")
+MODULES = ["_attention", "_install", "_looking", "_verify"]
+if find_spec("torch"):
+    MODULES += ["flash_attn", "torch"]
 
 
 def run(code, **variables):

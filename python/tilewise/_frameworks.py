@@ -59,8 +59,8 @@ class Torch(Framework):
         return array.detach() if array.requires_grad else array
 
     def empty(self, like, shape, dtype=None):
-        dtype = getattr(sys.modules["torch"], dtype) if isinstance(dtype, str) else dtype or like.dtype
-        return sys.modules["torch"].empty(shape, dtype=dtype, device=like.device)
+        dtype = getattr(sys.modules["torch"], dtype) if isinstance(dtype, str) else dtype
+        return like.new_empty(shape, dtype=dtype)
 
     def is_cuda(self, array):
         return array.is_cuda

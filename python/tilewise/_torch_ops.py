@@ -1,134 +1,120 @@
 """The operators that torch sees: forward and backward as custom ops, so that autograd, torch.compile and fake tensors work.
 
-An operator's arguments are tensors and plain numbers; `tilewise.torch.attention` makes them from a user's.
+Their arguments are tensors, None where absent, then plain numbers, in the order of the two schemas; `tilewise.torch` makes
+them from a user's.
 """
 
-from typing import Optional
+from functools import lru_cache
 
 import torch
-from torch import Tensor
 
 from . import _core
 from ._arguments import refused
 
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _OPTIONAL = ("bias", "sinks", "mask", "q_lengths", "kv_lengths", "kv_starts", "q_offset", "cu_seqlens_q", "cu_seqlens_kv",
              "segment_ids_q", "segment_ids_kv", "kv_ranges", "alibi_slopes", "dropout_state")
+_INPUTS = ("q", "k", "v", *_OPTIONAL)
+_GRADIENTS = ("dq", "dk", "dv", "dbias", "dsinks")
+_TENSORS = "Tensor q, Tensor k, Tensor v, " + ", ".join(f"Tensor? {name}" for name in _OPTIONAL)
+_NUMBERS = ("bool bhsd, SymInt offset, bool causal, int position, SymInt left, SymInt right, float? scale, float softcap, "
+            "float dropout_p, SymInt seqlen_q, SymInt seqlen_kv, bool deterministic, bool batch_invariant")
 
 
-def _run(direction: int, arrays: dict, bhsd: bool, causal: bool, position: int, offset: int, left: int, right: int,
-         scale: Optional[float], softcap: float, dropout_p: float, seqlen_q: int, seqlen_kv: int,
-         deterministic: bool, batch_invariant: bool) -> None:
+@lru_cache(maxsize=256)
+def _problem(direction, causal, position, left, right, scale, softcap, dropout_p, seqlen_q, seqlen_kv, deterministic,
+             batch_invariant):
     problem = _core.Problem()
     problem.direction, problem.causal, problem.position = direction, int(causal), position
     problem.window_left, problem.window_right = left, right
     if scale is not None:
         problem.softmax_scale = scale
-    problem.softcap, problem.dropout_p, problem.deterministic = softcap, dropout_p, int(deterministic)
-    problem.seqlen_q, problem.seqlen_kv, problem.batch_invariant = seqlen_q, seqlen_kv, int(batch_invariant)
+    problem.softcap, problem.dropout_p = softcap, dropout_p
+    problem.seqlen_q, problem.seqlen_kv = seqlen_q, seqlen_kv
+    problem.deterministic, problem.batch_invariant = int(deterministic), int(batch_invariant)
+    return problem
+
+
+def _run(direction, arrays, bhsd, offset, *numbers):
     q = arrays["q"]
     stream = torch.cuda.current_stream(q.device).cuda_stream if q.is_cuda else 0
+    for name, x in arrays.items():
+        if x is not None and x.requires_grad:
+            arrays[name] = x.detach()
     try:
-        _core.attention(problem, {name: None if x is None else x.detach() for name, x in arrays.items()}, bhsd, q.is_cuda,
-                        stream, torch.get_num_threads(), offset, 0, 0)
+        _core.attention(_problem(direction, *numbers), arrays, bhsd, q.is_cuda, stream, torch.get_num_threads(), offset, 0, 0)
     except (TypeError, ValueError) as error:
         raise refused(error, arrays) from None
 
 
-def _empty_o(q: Tensor, v: Tensor) -> Tensor:
-    return q.new_empty((*q.shape[:-1], v.shape[-1]))
-
-
-def _empty_lse(q: Tensor, packed: bool, bhsd: bool) -> Tensor:
-    if packed:
-        shape = (q.shape[1], q.shape[0])
-    else:
-        shape = q.shape[:3] if bhsd else (q.shape[0], q.shape[2], q.shape[1])
-    return q.new_empty(shape, dtype=torch.float32)
-
-
-@torch.library.custom_op("tilewise::attention", mutates_args=())
-def attention_op(q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], sinks: Optional[Tensor], mask: Optional[Tensor],
-                 q_lengths: Optional[Tensor], kv_lengths: Optional[Tensor], kv_starts: Optional[Tensor],
-                 q_offset: Optional[Tensor], cu_seqlens_q: Optional[Tensor], cu_seqlens_kv: Optional[Tensor],
-                 segment_ids_q: Optional[Tensor], segment_ids_kv: Optional[Tensor], kv_ranges: Optional[Tensor],
-                 alibi_slopes: Optional[Tensor], dropout_state: Optional[Tensor], bhsd: bool, causal: bool, position: int,
-                 offset: int, left: int, right: int, scale: Optional[float], softcap: float, dropout_p: float,
-                 seqlen_q: int, seqlen_kv: int, deterministic: bool, batch_invariant: bool) -> tuple[Tensor, Tensor]:
+def _empty_outputs(arrays, bhsd):
     """o and lse."""
-    o, lse = _empty_o(q, v), _empty_lse(q, cu_seqlens_q is not None, bhsd)
-    arrays = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "bias": bias, "sinks": sinks, "mask": mask,
-              "q_lengths": q_lengths, "kv_lengths": kv_lengths, "kv_starts": kv_starts, "q_offset": q_offset,
-              "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv, "segment_ids_q": segment_ids_q,
-              "segment_ids_kv": segment_ids_kv, "kv_ranges": kv_ranges, "alibi_slopes": alibi_slopes,
-              "dropout_state": dropout_state}
-    _run(_core.FORWARD, arrays, bhsd, causal, position, offset, left, right, scale, softcap, dropout_p, seqlen_q, seqlen_kv,
-         deterministic, batch_invariant)
+    q, v = arrays["q"], arrays["v"]
+    if arrays["cu_seqlens_q"] is not None:
+        stats = (q.shape[1], q.shape[0])
+    else:
+        stats = q.shape[:3] if bhsd else (q.shape[0], q.shape[2], q.shape[1])
+    return q.new_empty((*q.shape[:-1], v.shape[-1])), q.new_empty(stats, dtype=torch.float32)
+
+
+def forward(*arguments):
+    """o and lse."""
+    arrays, numbers = dict(zip(_INPUTS, arguments)), arguments[len(_INPUTS):]
+    arrays["o"], arrays["lse"] = o, lse = _empty_outputs(arrays, numbers[0])
+    _run(_core.FORWARD, arrays, *numbers)
     return o, lse
 
 
+def _empty_gradients(arrays, wants_dbias, wants_dsinks):
+    """dq, dk, dv, dbias, dsinks; the last two have no element where they are not wanted."""
+    of = [arrays[name] for name in _INPUTS[:5]]
+    wants = (True, True, True, wants_dbias, wants_dsinks)
+    return tuple(x.new_empty(x.shape) if want else of[0].new_empty(0) for x, want in zip(of, wants))
+
+
+def backward(dout, dlse, o, lse, wants_dbias, wants_dsinks, *arguments):
+    """The five gradients."""
+    arrays, numbers = dict(zip(_INPUTS, arguments)), arguments[len(_INPUTS):]
+    gradients = _empty_gradients(arrays, wants_dbias, wants_dsinks)
+    arrays.update(dout=dout, dlse=dlse, o=o, lse=lse)
+    arrays.update((name, x) for name, x, want in zip(_GRADIENTS, gradients, (True, True, True, wants_dbias, wants_dsinks)) if want)
+    _run(_core.BACKWARD, arrays, *numbers)
+    return gradients
+
+
+attention_op = torch.library.custom_op("tilewise::attention", forward, mutates_args=(),
+                                       schema=f"({_TENSORS}, {_NUMBERS}) -> (Tensor, Tensor)")
+backward_op = torch.library.custom_op(
+    "tilewise::attention_backward", backward, mutates_args=(),
+    schema=f"(Tensor dout, Tensor? dlse, Tensor o, Tensor lse, bool wants_dbias, bool wants_dsinks, {_TENSORS}, {_NUMBERS}) "
+           "-> (Tensor, Tensor, Tensor, Tensor, Tensor)")
+
+
 @attention_op.register_fake
-def _(q, k, v, bias, sinks, mask, q_lengths, kv_lengths, kv_starts, q_offset, cu_seqlens_q, cu_seqlens_kv, segment_ids_q,
-      segment_ids_kv, kv_ranges, alibi_slopes, dropout_state, bhsd, *numbers):
-    return _empty_o(q, v), _empty_lse(q, cu_seqlens_q is not None, bhsd)
-
-
-@torch.library.custom_op("tilewise::attention_backward", mutates_args=())
-def backward_op(dout: Tensor, dlse: Optional[Tensor], o: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor,
-                bias: Optional[Tensor], sinks: Optional[Tensor], mask: Optional[Tensor], q_lengths: Optional[Tensor],
-                kv_lengths: Optional[Tensor], kv_starts: Optional[Tensor], q_offset: Optional[Tensor],
-                cu_seqlens_q: Optional[Tensor], cu_seqlens_kv: Optional[Tensor], segment_ids_q: Optional[Tensor],
-                segment_ids_kv: Optional[Tensor], kv_ranges: Optional[Tensor], alibi_slopes: Optional[Tensor],
-                dropout_state: Optional[Tensor], wants_dbias: bool, wants_dsinks: bool, bhsd: bool, causal: bool,
-                position: int, offset: int, left: int, right: int, scale: Optional[float], softcap: float,
-                dropout_p: float, seqlen_q: int, seqlen_kv: int,
-                deterministic: bool, batch_invariant: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """dq, dk, dv, dbias, dsinks; the last two empty where they are not wanted."""
-    dq, dk, dv, dbias, dsinks = _empty_gradients(q, k, v, bias if wants_dbias else None, sinks if wants_dsinks else None)
-    arrays = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "dout": dout, "dlse": dlse, "bias": bias, "sinks": sinks,
-              "mask": mask, "q_lengths": q_lengths, "kv_lengths": kv_lengths, "kv_starts": kv_starts, "q_offset": q_offset,
-              "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv, "segment_ids_q": segment_ids_q,
-              "segment_ids_kv": segment_ids_kv, "kv_ranges": kv_ranges, "alibi_slopes": alibi_slopes,
-              "dropout_state": dropout_state, "dq": dq, "dk": dk, "dv": dv, "dbias": dbias if wants_dbias else None,
-              "dsinks": dsinks if wants_dsinks else None}
-    _run(_core.BACKWARD, arrays, bhsd, causal, position, offset, left, right, scale, softcap, dropout_p, seqlen_q,
-         seqlen_kv, deterministic, batch_invariant)
-    return dq, dk, dv, dbias, dsinks
-
-
-def _empty_gradients(q, k, v, bias, sinks):
-    return tuple(q.new_empty(0) if x is None else x.new_empty(x.shape) for x in (q, k, v, bias, sinks))
+def _(*arguments):
+    return _empty_outputs(dict(zip(_INPUTS, arguments)), arguments[len(_INPUTS)])
 
 
 @backward_op.register_fake
-def _(dout, dlse, o, lse, q, k, v, bias, sinks, mask, q_lengths, kv_lengths, kv_starts, q_offset, cu_seqlens_q,
-      cu_seqlens_kv, segment_ids_q, segment_ids_kv, kv_ranges, alibi_slopes, dropout_state, wants_dbias, wants_dsinks,
-      *numbers):
-    return _empty_gradients(q, k, v, bias if wants_dbias else None, sinks if wants_dsinks else None)
-
-
-_TENSORS = 3 + len(_OPTIONAL)
+def _(dout, dlse, o, lse, wants_dbias, wants_dsinks, *arguments):
+    return _empty_gradients(dict(zip(_INPUTS, arguments)), wants_dbias, wants_dsinks)
 
 
 def _setup_context(ctx, inputs, output):
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, *inputs[:_TENSORS])
-    ctx.numbers = inputs[_TENSORS:]
+    ctx.save_for_backward(*output, *inputs[:len(_INPUTS)])
+    ctx.numbers = inputs[len(_INPUTS):]
 
 
-def _backward(ctx, dout, dlse):
+def _gradients(ctx, dout, dlse, run):
     o, lse, *inputs = ctx.saved_tensors
     if dout is None:
         dout = torch.zeros_like(o)
     if dout.shape[-1] > 1 and dout.stride(-1) != 1:
         dout = dout.contiguous()
     needs = ctx.needs_input_grad
-    gradients = backward_op(dout, dlse, o, lse, *inputs, needs[3], needs[4], *ctx.numbers)
+    gradients = run(dout, dlse, o, lse, needs[3], needs[4], *inputs, *ctx.numbers)
     used = [gradient if need else None for gradient, need in zip(gradients, needs)]
-    return (*used, *[None] * (_TENSORS - 5 + len(ctx.numbers)))
-
-
-attention_op.register_autograd(_backward, setup_context=_setup_context)
+    return *used, *[None] * (len(needs) - len(used))
 
 
 def _refuse_vmap(*_):
@@ -136,5 +122,35 @@ def _refuse_vmap(*_):
                        "costs nothing, or loop over it")
 
 
+attention_op.register_autograd(lambda ctx, *douts: _gradients(ctx, *douts, backward_op), setup_context=_setup_context)
 attention_op.register_vmap(_refuse_vmap)
 backward_op.register_vmap(_refuse_vmap)
+
+
+class _Eager(torch.autograd.Function):
+    """The same two functions without the dispatcher, whose way through Python costs more than a small call."""
+
+    @staticmethod
+    def forward(ctx, *arguments):
+        output = forward(*arguments)
+        _setup_context(ctx, arguments, output)
+        return output
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, *douts):
+        return _gradients(ctx, *douts, backward)
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
+_transforms = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+
+
+def apply(*arguments):
+    """o and lse. Plain tensors outside of any tracing take the short way, everything else the operator."""
+    if torch.compiler.is_compiling() or type(arguments[0]) not in _PLAIN or _modes() or _transforms():
+        return attention_op(*arguments)
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in arguments[:5]):
+        return _Eager.apply(*arguments)
+    return forward(*arguments)

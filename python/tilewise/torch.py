@@ -10,8 +10,13 @@ try:
 except ImportError:
     raise ImportError("tilewise.torch needs PyTorch (pip install torch); NumPy and others need only tilewise") from None
 
+try:
+    from torch.nn.attention.bias import CausalBias
+except ImportError:  # before torch 2.3
+    CausalBias = None
+
 from ._arguments import position, window
-from ._torch_ops import attention_op
+from ._torch_ops import apply
 
 __all__ = ["attention", "scaled_dot_product_attention"]
 
@@ -47,11 +52,11 @@ def attention(q, k, v, *, layout="bshd", causal=False, window_size=None, softmax
     left, right = window(window_size)
     if dropout_p and dropout_state is None:
         dropout_state = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=q.device, generator=generator)
-    o, lse = attention_op(rows(q), rows(k), rows(v), bias, None if sinks is None else sinks.float(), mask, int32(q_lengths),
-                          int32(kv_lengths), int32(kv_starts), int32(offsets), cu_seqlens_q, cu_seqlens_kv,
-                          int32(segment_ids_q), int32(segment_ids_kv), int32(kv_ranges), alibi_slopes, dropout_state,
-                          layout == "bhsd", bool(causal), where, offset, left, right, softmax_scale, float(softcap),
-                          float(dropout_p), seqlen_q, seqlen_kv, torch.are_deterministic_algorithms_enabled(), batch_invariant)
+    o, lse = apply(rows(q), rows(k), rows(v), bias, None if sinks is None else sinks.float(), mask, int32(q_lengths),
+                   int32(kv_lengths), int32(kv_starts), int32(offsets), cu_seqlens_q, cu_seqlens_kv,
+                   int32(segment_ids_q), int32(segment_ids_kv), int32(kv_ranges), alibi_slopes, dropout_state,
+                   layout == "bhsd", offset, bool(causal), where, left, right, softmax_scale, float(softcap), float(dropout_p),
+                   seqlen_q, seqlen_kv, torch.are_deterministic_algorithms_enabled(), batch_invariant)
     return (o, lse) if return_lse else o
 
 
@@ -86,7 +91,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
         if variant is not None:
             causal, attn_mask = variant, None
     lead = query.shape[:-2]
-    if not enable_gqa:
+    if not enable_gqa and not lead == key.shape[:-2] == value.shape[:-2]:
         lead = torch.broadcast_shapes(lead, key.shape[:-2], value.shape[:-2])
         query, key, value = (x.expand(*lead, *x.shape[-2:]) for x in (query, key, value))
     query, key, value = four_dimensions(query), four_dimensions(key), four_dimensions(value)
@@ -113,10 +118,6 @@ def mask_of(mask, lead, rows, keys):
 
 def causal_variant(mask):
     """The causal= of a torch.nn.attention.bias.CausalBias, else None."""
-    try:
-        from torch.nn.attention.bias import CausalBias, CausalVariant
-    except ImportError:
+    if CausalBias is None or not isinstance(mask, CausalBias):
         return None
-    if not isinstance(mask, CausalBias):
-        return None
-    return "top-left" if mask.variant == CausalVariant.UPPER_LEFT else "bottom-right"
+    return "top-left" if mask.variant.name == "UPPER_LEFT" else "bottom-right"
