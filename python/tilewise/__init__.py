@@ -21,7 +21,7 @@ __version__ = _version()
 __all__ = ["Gradients", "Plan", "Verification", "attention", "attention_backward", "attention_weights", "explain", "info",
            "install_as_flash_attn", "merge", "plan", "verify"]
 
-_SUBMODULES = ("flash_attn", "flash_attn_interface", "torch")
+_SUBMODULES = ("flash_attn", "flash_attn_interface", "torch", "transformers")
 
 
 def __getattr__(name):
