@@ -22,8 +22,9 @@ python3 -m venv "${site[@]}" "$venv" >"$log" 2>&1 || fail "python3 -m venv faile
   fail "PyPI gave no nanobind, scikit-build-core, numpy and ml_dtypes: the Python tests have not run"
 cmake --install "$build" --prefix "$work/prefix" >>"$log" 2>&1 || fail "cmake --install $1 failed"
 if have ccache; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
-"$venv/bin/pip" wheel --disable-pip-version-check --no-build-isolation --no-deps -v . -w "$work/wheel" -C build-dir="$work/build" \
-  -C cmake.source-dir=python -C cmake.define.Tilewise_ROOT="$work/prefix" >>"$log" 2>&1 || fail "the wheel does not build"
+"$venv/bin/pip" wheel --disable-pip-version-check --no-build-isolation --no-deps -v . -w "$work/wheel" \
+  --config-settings=build-dir="$work/build" --config-settings=cmake.source-dir=python \
+  --config-settings=cmake.define.Tilewise_ROOT="$work/prefix" >>"$log" 2>&1 || fail "the wheel does not build"
 wheels=("$work"/wheel/tilewise-*.whl)
 say "python: $(basename "${wheels[0]}"), $(($(stat -c %s "${wheels[0]}") / 1024)) KiB, built in $SECONDS s"
 [ "$(stat -c %s "${wheels[0]}")" -lt $((40 * 1024 * 1024)) ] || fail "the wheel is larger than 40 MB"

@@ -1,9 +1,8 @@
 """install_as_flash_attn(): `import flash_attn` and `import flash_attn_interface` find tilewise's functions."""
 
-import importlib.machinery
-import importlib.metadata
 import importlib.util
 import sys
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 FA2 = "flash_attn"
@@ -12,36 +11,9 @@ VERSIONS = {FA2: "2.8.3", FA3: "3.0.0"}  # whose interfaces these are
 _ours: dict[str, ModuleType] = {}
 
 
-class _Distribution(importlib.metadata.Distribution):
-    """What importlib.metadata says of a distribution that is not on disk."""
-
-    def __init__(self, name: str):
-        self.distribution = name
-
-    def read_text(self, filename):
-        if filename in ("METADATA", "PKG-INFO"):
-            return (f"Metadata-Version: 2.1\nName: {self.distribution}\nVersion: {VERSIONS[self.distribution]}\n"
-                    "Summary: provided by tilewise.install_as_flash_attn()\n")
-        return f"{self.distribution}\n" if filename == "top_level.txt" else None
-
-    def locate_file(self, path):
-        raise FileNotFoundError(f"{path}: {self.distribution} is provided by tilewise, in memory")
-
-
-class _Finder(importlib.metadata.DistributionFinder):
-    """On sys.meta_path for the metadata alone; the modules are in sys.modules."""
-
-    def find_spec(self, fullname, path=None, target=None):
-        return None
-
-    def find_distributions(self, context=importlib.metadata.DistributionFinder.Context()):
-        names = [FA2, FA3] if context.name is None else [context.name.lower().replace("-", "_")]
-        return [_Distribution(name) for name in names if name in _ours]
-
-
 def _module(name: str, contents: dict, package: bool = False) -> ModuleType:
     module = ModuleType(name, f"tilewise in the place of {name}.")
-    spec = importlib.machinery.ModuleSpec(name, loader=None, origin="tilewise", is_package=package)
+    spec = ModuleSpec(name, loader=None, origin="tilewise", is_package=package)
     module.__spec__ = spec
     if package:
         module.__path__ = []
@@ -68,6 +40,7 @@ def install_as_flash_attn(force: bool = False) -> None:
             if name in sys.modules or importlib.util.find_spec(name) is not None:
                 raise RuntimeError(f"{name} is installed; accepted: install_as_flash_attn(force=True) to use tilewise instead of it")
     from . import bert_padding, flash_attn, flash_attn_interface, rotary
+    from ._metadata import Finder
 
     functions = {name: getattr(flash_attn, name) for name in flash_attn.__all__}
     root = _module(FA2, {"__version__": VERSIONS[FA2], **functions}, package=True)
@@ -78,8 +51,7 @@ def install_as_flash_attn(force: bool = False) -> None:
     root.flash_attn_interface, root.bert_padding, root.layers = interface, padding, layers
     _module(FA3, {"__version__": VERSIONS[FA3], **{name: getattr(flash_attn_interface, name)
                                                    for name in flash_attn_interface.__all__}})
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())
+    sys.meta_path.insert(0, Finder(VERSIONS))
 
 
 def _public(module: ModuleType) -> dict:

@@ -15,8 +15,8 @@ def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, wi
                     alibi_slopes=None, deterministic=False, return_attn_probs=False):
     """q [B, Sq, Hq, D], k and v [B, Skv, Hkv, D]. Returns o, or with return_attn_probs (o, lse [B, Hq, Sq], probabilities).
 
-    The probabilities are None without dropout, as in flash_attn; with it they are [B, Hq, Sq, Skv], negative where dropped:
-    dense, made on the host, for tests alone.
+    The probabilities are None without dropout, as in flash_attn. With it they are [B, Hq, Sq, Skv], negative where dropped and
+    1 for the largest of a row, as flash_attn's: dense, made on the host, for tests alone.
 
     >>> import torch
     >>> q = torch.randn(1, 3, 2, 8)
@@ -142,13 +142,14 @@ def call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_
 
 
 def signed_probabilities(q, k, dropout_p, state, options):
-    """P [B, Hq, Sq, Skv] on q's device, negative where dropped. Dense, and made on the host."""
+    """P [B, Hq, Sq, Skv] over its row's largest, on q's device; negative where dropped. Dense, and made on the host."""
     from ._looking import attention_weights
     from ._reference import kept
 
     longest = options.get("seqlen_q") or q.shape[1]
     host = {name: x.detach().cpu() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
     p = attention_weights(q.detach().cpu(), k.detach().cpu(), torch.arange(longest, dtype=torch.int32), **host)
+    p /= p.amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
     seed, offset = (int(x) & (2**64 - 1) for x in state.tolist())
     for b in range(p.shape[0]):
         for h in range(p.shape[1]):
