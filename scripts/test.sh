@@ -53,12 +53,16 @@ check() { # check NAME FOLDER CTEST-ARGUMENT...
 tier_fast() { build release && check fast build -L fast --no-tests=error; }
 tier_python() {
   build release || return
-  local start=$SECONDS counts
+  local start=$SECONDS counts=
   say "python: wheel and test"
-  counts=$(scripts/test_python.sh build | tee /dev/stderr | tail -n 1 | tr -dc '0-9 ') || true
-  read -r -a counts <<<"$counts"
-  if [ ${#counts[@]} != 3 ]; then counts=(0 1 0); fi
-  count python "${counts[@]}" $((SECONDS - start))
+  mkdir -p build/results
+  scripts/test_python.sh build 2>&1 | tee build/results/python.log || true
+  counts=$(tail -n 1 build/results/python.log)
+  if [[ $counts =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
+    count python "${BASH_REMATCH[@]:1:3}" $((SECONDS - start))
+  else
+    count python 0 1 0 $((SECONDS - start))
+  fi
 }
 tier_slow() { build release && check slow build -L slow; }
 tier_install() { build release && check install build -L install --no-tests=error; }
