@@ -1,5 +1,6 @@
 """Bad input gets an exception that names the argument, says what it is and what is accepted; never a crash."""
 
+import ctypes
 import unittest
 
 import numpy as np
@@ -124,6 +125,56 @@ class Refusals(unittest.TestCase):
             tilewise.attention(*(self.source.normal(1, 2, 1, 600) for _ in range(3)))
         self.assertIn("head_dim", str(caught.exception))
         self.assertGreater(len(str(caught.exception).splitlines()), 3)
+
+
+class Managed(ctypes.Structure):
+    """DLManagedTensor of DLPack 0.x."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_index", ctypes.c_int32),
+                ("rank", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+                ("byte_offset", ctypes.c_uint64), ("manager", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+class Elsewhere:
+    """A float32 array that says it is on another device. Nothing may read its memory."""
+
+    def __init__(self, shape, device):
+        self.shape, self.dtype, self.device, self.where = shape, np.dtype(np.float32), f"device {device}", device
+        self.sizes = (ctypes.c_int64 * len(shape))(*shape)
+        self.managed = Managed(8, *device, len(shape), 2, 32, 1, self.sizes, None, 0, None, None)
+
+    def __dlpack__(self, stream=None):
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(self.managed), b"dltensor", None)
+
+    def __dlpack_device__(self):
+        return self.where
+
+    def __array_namespace__(self):
+        return self
+
+    def empty(self, shape, dtype, device):
+        return Elsewhere(shape, self.where)
+
+
+class Devices(unittest.TestCase):
+    def test_another_than_qs(self):
+        q = np.ones((1, 2, 1, 4), np.float32)
+        with self.assertRaisesRegex(ValueError, r"k is on CUDA device 1; accepted: the CPU.*float32 \[1, 2, 1, 4\] on device"):
+            tilewise.attention(q, Elsewhere((1, 2, 1, 4), (2, 1)), q)
+
+    def test_unknown_ones(self):
+        q = Elsewhere((1, 2, 1, 4), (9, 0))
+        with self.assertRaisesRegex(TypeError, "q cannot be read as an array: .*device type 9; accepted: 1 .CPU., 2 .CUDA."):
+            tilewise.attention(q, q, q)
+
+    @unittest.skipUnless(isinstance(tilewise.info()["cuda"], str), "there is a CUDA device")
+    def test_cuda_where_there_is_none(self):
+        q = Elsewhere((1, 2, 1, 4), (2, 0))
+        with self.assertRaisesRegex(RuntimeError, "CUDA"):
+            tilewise.attention(q, q, q)
 
 
 class ZeroSizes(unittest.TestCase):
