@@ -80,8 +80,7 @@ class NumPy(unittest.TestCase):
         np.testing.assert_array_equal(tilewise.attention(q, OldProducer(k), v), tilewise.attention(q, k, v))
 
 
-@unittest.skipUnless(find_spec("torch"), "PyTorch is not installed")
-class PyTorch(unittest.TestCase):
+class WithTorch:
     @classmethod
     def setUpClass(cls):
         import torch
@@ -91,6 +90,9 @@ class PyTorch(unittest.TestCase):
     def qkv(self, dtype=None):
         return [self.torch.from_numpy(x).to(dtype or self.torch.float32) for x in Source(1).qkv()]
 
+
+@unittest.skipUnless(find_spec("torch"), "PyTorch is not installed")
+class PyTorch(WithTorch, unittest.TestCase):
     def test_results_are_like_q(self):
         for dtype in (self.torch.float32, self.torch.float16, self.torch.bfloat16):
             q, k, v = self.qkv(dtype)
@@ -117,6 +119,41 @@ class PyTorch(unittest.TestCase):
             tilewise.attention(q, k.to("meta"), v)
         with self.assertRaisesRegex(TypeError, "q cannot be read.*float64"):
             tilewise.attention(q.double(), k, v)
+
+
+def cuda_tensors():
+    """Whether PyTorch can make tensors of a GPU that tilewise has kernels for."""
+    if not find_spec("torch") or isinstance(tilewise.info()["cuda"], str):
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@unittest.skipUnless(cuda_tensors(), "no CUDA device for PyTorch and this build of tilewise")
+class PyTorchOnCuda(WithTorch, unittest.TestCase):
+    def test_forward_on_the_current_stream(self):
+        torch = self.torch
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            host = self.qkv(dtype)
+            with torch.cuda.stream(torch.cuda.Stream()):
+                q, k, v = (x.cuda() for x in host)
+                o, lse = tilewise.attention(q, k, v, causal=True, window_size=(9, 0), return_lse=True)
+                self.assertEqual((o.device, o.dtype, lse.device), (q.device, dtype, q.device))
+                want = tilewise.attention(*host, causal=True, window_size=(9, 0))
+                torch.testing.assert_close(o.cpu(), want, atol=2e-2 if dtype != torch.float32 else 2e-6, rtol=1e-2)
+
+    def test_backward_says_why_not_or_agrees(self):
+        host = [x.requires_grad_() for x in self.qkv()]
+        there = [x.detach().cuda().requires_grad_() for x in host]
+        tilewise.attention(*host).sum().backward()
+        try:
+            tilewise.attention(*there).sum().backward()
+        except NotImplementedError as error:
+            self.assertIn("backward", str(error))
+            return
+        for a, b in zip(host, there):
+            self.torch.testing.assert_close(a.grad, b.grad.cpu(), atol=1e-5, rtol=1e-4)
 
 
 @unittest.skipUnless(find_spec("jax"), "JAX is not installed")

@@ -5,8 +5,11 @@
 flash_attn's functions are in `tilewise.flash_attn` and `tilewise.flash_attn_interface`.
 """
 
+from typing import Any
+
 try:
     import torch
+    from torch import Tensor
 except ImportError:
     raise ImportError("tilewise.torch needs PyTorch (pip install torch); NumPy and others need only tilewise") from None
 
@@ -21,11 +24,15 @@ from ._torch_ops import apply
 __all__ = ["attention", "scaled_dot_product_attention"]
 
 
-def attention(q, k, v, *, layout="bshd", causal=False, window_size=None, softmax_scale=None, softcap=0.0, bias=None,
-              mask=None, q_lengths=None, kv_lengths=None, kv_starts=None, q_offset=None, cu_seqlens_q=None,
-              cu_seqlens_kv=None, seqlen_q=0, seqlen_kv=0, segment_ids_q=None, segment_ids_kv=None, kv_ranges=None,
-              alibi_slopes=None, sinks=None, dropout_p=0.0, dropout_state=None, generator=None,
-              batch_invariant=False, return_lse=False):
+def attention(q: Tensor, k: Tensor, v: Tensor, *, layout: str = "bshd", causal: bool | str = False,
+              window_size: tuple[int, int] | None = None, softmax_scale: float | None = None, softcap: float = 0.0,
+              bias: Tensor | None = None, mask: Tensor | None = None, q_lengths: Tensor | None = None,
+              kv_lengths: Tensor | None = None, kv_starts: Tensor | None = None, q_offset: int | Tensor | None = None,
+              cu_seqlens_q: Tensor | None = None, cu_seqlens_kv: Tensor | None = None, seqlen_q: int = 0, seqlen_kv: int = 0,
+              segment_ids_q: Tensor | None = None, segment_ids_kv: Tensor | None = None, kv_ranges: Tensor | None = None,
+              alibi_slopes: Tensor | None = None, sinks: Tensor | None = None, dropout_p: float = 0.0,
+              dropout_state: Tensor | None = None, generator: torch.Generator | None = None,
+              batch_invariant: bool = False, return_lse: bool = False) -> Any:
     """tilewise.attention() for tensors, with gradients of q, k, v, bias and sinks, also through lse.
 
     Arguments and shapes are those of tilewise.attention(), with these differences:
@@ -68,8 +75,9 @@ def int32(x):
     return None if x is None else x.to(torch.int32)
 
 
-def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,
-                                 enable_gqa=False):
+def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+                                 dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+                                 enable_gqa: bool = False) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention, same arguments: query [..., Hq, L, E], is_causal top-left.
 
     attn_mask: bool (True = may attend), float (added), or a bias of torch.nn.attention.bias.
