@@ -74,8 +74,8 @@ class Dense(unittest.TestCase):
     def test_what_is_not_served_has_its_reason(self):
         for call in (lambda: fa3.flash_attn_func(self.q, self.k, self.v, qv=self.q), lambda: fa3.flash_attn_func(self.q, self.k, self.v, attention_chunk=4),
                      lambda: fa2.flash_attn_with_kvcache(self.q, self.k, self.v, block_table=torch.zeros(2, 1)),
-                     lambda: fa2.flash_attn_with_kvcache(self.q, self.k, self.v, rotary_cos=torch.zeros(2, 1))):
-            with self.assertRaisesRegex(NotImplementedError, "tilewise does not serve (qv|attention_chunk|block_table|rotary_cos): ."):
+                     lambda: fa3.flash_attn_with_kvcache(self.q, self.k, self.v, rotary_seqlens=torch.zeros(2))):
+            with self.assertRaisesRegex(NotImplementedError, "tilewise does not serve (qv|attention_chunk|block_table|rotary_seqlens): ."):
                 call()
 
 
@@ -123,6 +123,24 @@ class Cache(unittest.TestCase):
                 want = tilewise.attention(q[b:b + 1], k_cache[b:b + 1, :n + 2], v_cache[b:b + 1, :n + 2], causal=True)
                 close(o[b:b + 1], want)
             self.assertEqual(lse.shape, (2, 4, 2))
+
+    def test_rotated_and_other_sequences(self):
+        source = Source(5)
+        q, k, v = tensor(source, 2, 3, 4, 8), tensor(source, 2, 3, 2, 8), tensor(source, 2, 3, 2, 8)
+        angles = torch.rand(16, 4)
+        turn, filled, which = (angles.cos(), angles.sin()), torch.tensor([5, 9], dtype=torch.int32), torch.tensor([3, 1])
+        for causal in (False, True):
+            k_cache, v_cache = tensor(source, 4, 16, 2, 8), tensor(source, 4, 16, 2, 8)
+            want_k = k_cache.clone()
+            o = fa2.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, *turn, filled, which, causal=causal, rotary_interleaved=False)
+            for b, (n, sequence) in enumerate(zip((5, 9), (3, 1))):
+                want_k[sequence, n:n + 3] = apply_rotary_emb(k[b:b + 1], *turn, seqlen_offsets=n)[0]
+                rows = [apply_rotary_emb(q[b:b + 1, i:i + 1], *turn, seqlen_offsets=n + i * causal) for i in range(3)]
+                want = tilewise.attention(torch.cat(rows, 1), k_cache[sequence][None, :n + 3], v_cache[sequence][None, :n + 3], causal=causal)
+                close(o[b:b + 1], want)
+            close(k_cache, want_k)
+        with self.assertRaisesRegex(ValueError, "rotary_cos is given without k and v"):
+            fa2.flash_attn_with_kvcache(q, k_cache, v_cache, rotary_cos=turn[0], rotary_sin=turn[1])
 
     def test_a_number_left_padding_and_a_full_cache(self):
         source = Source(4)

@@ -5,6 +5,7 @@ windows and natural-log LSE are the same here and there; the dropout mask of a s
 case on the CPU. tilewise.install_as_flash_attn() puts these where `import flash_attn` finds them.
 """
 
+from .rotary import apply_rotary_emb
 from .torch import attention, int32, torch
 
 __all__ = ["flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
@@ -75,51 +76,65 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
                             return_softmax_lse=False):
     """q [B, Sq, Hq, D] over caches [B, Smax, Hkv, D], of which cache_seqlens (a number, or [B]) rows are filled.
 
-    k and v [B, Snew, Hkv, D] are first written behind them, in place. No gradient. Served: contiguous caches, in the order
-    of the batch, without rotary embedding; anything else is refused with its reason.
+    k and v [B, Snew, Hkv, D] are first written behind them, in place; with rotary_cos and rotary_sin [rows, R / 2] k is rotated
+    before, and q: row by row where causal or windowed, else all rows at the first new position. With cache_batch_idx [B]
+    those sequences of larger caches are used; they are copied for the call. No gradient. Paged caches are refused.
     """
-    unserved(block_table=block_table, rotary_cos=rotary_cos, rotary_sin=rotary_sin, cache_batch_idx=cache_batch_idx)
-    with torch.no_grad():
-        filled = append(k_cache, v_cache, k, v, cache_seqlens)
-        result = attention(q, k_cache, v_cache, causal=causal, window_size=window_size, softmax_scale=softmax_scale,
-                           softcap=softcap, alibi_slopes=alibi_slopes, kv_lengths=filled, kv_starts=cache_leftpad,
-                           return_lse=return_softmax_lse)
-    return result
+    unserved(block_table=block_table)
+    return over_cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, rotary_interleaved,
+                      causal=causal, window_size=tuple(window_size), softmax_scale=softmax_scale, softcap=softcap,
+                      alibi_slopes=alibi_slopes, kv_starts=cache_leftpad, return_lse=return_softmax_lse)
 
 
-def append(k_cache, v_cache, k, v, cache_seqlens):
-    """Writes k and v behind the filled rows; the new lengths int32 [B], or None where the caches are full."""
-    batch, most = k_cache.shape[:2]
+@torch.no_grad()
+def over_cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, rotary_interleaved,
+               **options):
+    """Rotates, appends, attends; `options` are tilewise.torch.attention's."""
+    batch = k_cache.shape[0] if cache_batch_idx is None else len(cache_batch_idx)
     if isinstance(cache_seqlens, int):
         cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=k_cache.device)
     if (k is None) != (v is None):
         raise ValueError(f"{'v' if v is None else 'k'} is missing; accepted: k and v, or neither")
-    if k is None:
-        return int32(cache_seqlens)
-    if cache_seqlens is None:
+    if k is not None and cache_seqlens is None:
         raise ValueError("k and v are given without cache_seqlens; accepted: how many rows of each cache are filled")
-    rows = cache_seqlens.long()[:, None] + torch.arange(k.shape[1], device=k.device)
+    if rotary_cos is not None:
+        if k is None:
+            raise ValueError("rotary_cos is given without k and v; accepted: rotary embedding of the rows that are appended")
+        turn = (rotary_cos, rotary_sin, rotary_interleaved)
+        k = apply_rotary_emb(k, *turn, seqlen_offsets=cache_seqlens)
+        if options["causal"] or options["window_size"] != (-1, -1):
+            q = apply_rotary_emb(q, *turn, seqlen_offsets=cache_seqlens)
+        else:  # all rows at one position: as if they were heads of one row
+            q = apply_rotary_emb(q.flatten(1, 2)[:, None], *turn, seqlen_offsets=cache_seqlens).view_as(q)
+    if k is not None:
+        append(k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx)
+        cache_seqlens = cache_seqlens + k.shape[1]
+    if cache_batch_idx is not None:
+        k_cache, v_cache = k_cache[cache_batch_idx], v_cache[cache_batch_idx]
+    return attention(q, k_cache, v_cache, kv_lengths=int32(cache_seqlens), **options)
+
+
+def append(k_cache, v_cache, k, v, filled, sequences):
+    """Writes k and v [B, Snew, Hkv, D] behind the filled rows of their sequences."""
+    most = k_cache.shape[1]
+    rows = filled.long()[:, None] + torch.arange(k.shape[1], device=k.device)
     if not rows.is_cuda and rows.numel() and int(rows.max()) >= most:
         raise ValueError(f"cache_seqlens and {k.shape[1]} new rows reach {int(rows.max()) + 1}; accepted: up to {most}, the "
                          "rows of k_cache")
-    sequences = torch.arange(batch, device=k.device)[:, None]
-    k_cache[sequences, rows] = k
-    v_cache[sequences, rows] = v
-    return int32(cache_seqlens + k.shape[1])
+    sequences = torch.arange(len(k), device=k.device) if sequences is None else sequences.long()
+    k_cache[sequences[:, None], rows] = k
+    v_cache[sequences[:, None], rows] = v
 
 
 REASONS = {
     "block_table": "paged caches are not in this version; gather the pages, or use a contiguous cache",
-    "page_table": "paged caches are not in this version; gather the pages, or use a contiguous cache",
-    "cache_batch_idx": "a cache is read in the order of the batch; index it first (k_cache[cache_batch_idx])",
-    "rotary_cos": "nothing here applies rotary embeddings; rotate q and k first (tilewise.rotary.apply_rotary_emb)",
     "qv": "there is no second product for the scores; concatenate qv to q and v to k",
     "attention_chunk": "chunked attention is segment ids here: tilewise.torch.attention(segment_ids_q=..., segment_ids_kv=...)",
     "q_descale": "fp8 is not in this version; dequantise q, k and v",
     "cu_seqlens_k_new": "new keys come as [batch, rows, heads, head_dim]",
-    "rotary_seqlens": "nothing here applies rotary embeddings; rotate q and k first (tilewise.rotary.apply_rotary_emb)",
+    "rotary_seqlens": "rows are rotated at their place in the cache; rotate them first (tilewise.rotary.apply_rotary_emb)",
 }
-REASONS.update(rotary_sin=REASONS["rotary_cos"], k_descale=REASONS["q_descale"], v_descale=REASONS["q_descale"])
+REASONS.update(page_table=REASONS["block_table"], k_descale=REASONS["q_descale"], v_descale=REASONS["q_descale"])
 
 
 def unserved(**arguments):

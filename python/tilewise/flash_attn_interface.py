@@ -4,8 +4,8 @@ They differ from version 2's in the order of their arguments and in having no dr
 scheduler_metadata steer that library's kernels and change no result; here they change nothing.
 """
 
-from .flash_attn import append, unserved
-from .torch import attention, int32, torch
+from .flash_attn import over_cache, unserved
+from .torch import attention, int32
 
 __all__ = ["flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"]
 
@@ -53,12 +53,10 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, qv=None, rotary
                             q_descale=None, k_descale=None, v_descale=None, softmax_scale=None, causal=False,
                             window_size=(-1, -1), attention_chunk=0, softcap=0.0, rotary_interleaved=True,
                             scheduler_metadata=None, num_splits=0, pack_gqa=None, sm_margin=0, return_softmax_lse=False):
-    """As tilewise.flash_attn's, with this version's order; q may be packed: [total_q, Hq, D] with cu_seqlens_q."""
-    unserved(qv=qv, rotary_cos=rotary_cos, rotary_sin=rotary_sin, cache_batch_idx=cache_batch_idx, page_table=page_table,
-             cu_seqlens_k_new=cu_seqlens_k_new, rotary_seqlens=rotary_seqlens, q_descale=q_descale, k_descale=k_descale,
-             v_descale=v_descale, attention_chunk=attention_chunk or None)
-    with torch.no_grad():
-        filled = append(k_cache, v_cache, k, v, cache_seqlens)
-        return attention(q, k_cache, v_cache, causal=causal, window_size=tuple(window_size), softmax_scale=softmax_scale,
-                         softcap=softcap, kv_lengths=filled, kv_starts=cache_leftpad, cu_seqlens_q=cu_seqlens_q,
-                         seqlen_q=int(max_seqlen_q or 0), return_lse=return_softmax_lse)
+    """As tilewise.flash_attn's, with this version's order; q may be packed, [total_q, Hq, D] with cu_seqlens_q, if not rotated."""
+    unserved(qv=qv, page_table=page_table, cu_seqlens_k_new=cu_seqlens_k_new, rotary_seqlens=rotary_seqlens,
+             q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, attention_chunk=attention_chunk or None)
+    return over_cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, rotary_interleaved,
+                      causal=causal, window_size=tuple(window_size), softmax_scale=softmax_scale, softcap=softcap,
+                      kv_starts=cache_leftpad, cu_seqlens_q=cu_seqlens_q, seqlen_q=int(max_seqlen_q or 0),
+                      return_lse=return_softmax_lse)

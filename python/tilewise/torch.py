@@ -107,11 +107,13 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
         attn_mask = mask_of(attn_mask, lead, query.shape[-2], key.shape[-2])
     kind = {} if attn_mask is None else {"mask" if attn_mask.dtype == torch.bool else "bias": attn_mask}
     o = attention(query, key, value, layout="bhsd", causal=causal, softmax_scale=scale, dropout_p=dropout_p, **kind)
-    return o.reshape(*lead, *o.shape[-2:])
+    return o if len(lead) == 2 else o.reshape(*lead, *o.shape[-2:])
 
 
 def four_dimensions(x):
     """[..., H, L, E] with all before H in one dimension."""
+    if x.dim() == 4:
+        return x
     return x.reshape((1,) * (4 - x.dim()) + tuple(x.shape)) if x.dim() < 4 else x.flatten(0, -4)
 
 
