@@ -131,7 +131,8 @@ class _Eager(torch.autograd.Function):
     """The same two functions without the dispatcher, whose way through Python costs more than a small call."""
 
     @staticmethod
-    def forward(ctx, *arguments):
+    def forward(ctx, q, k, v, bias, sinks, others):
+        arguments = q, k, v, bias, sinks, *others
         output = forward(*arguments)
         _setup_context(ctx, arguments, output)
         return output
@@ -152,5 +153,5 @@ def apply(*arguments):
     if torch.compiler.is_compiling() or type(arguments[0]) not in _PLAIN or _modes() or _transforms():
         return attention_op(*arguments)
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in arguments[:5]):
-        return _Eager.apply(*arguments)
+        return _Eager.apply(*arguments[:5], arguments[5:])
     return forward(*arguments)
