@@ -42,7 +42,8 @@ def main():
     measure("tilewise.torch.attention, with a graph", lambda: attention(leaf, leaf, leaf, causal=True), target=30)
     measure("tilewise.torch, forward and backward", lambda: attention(leaf, leaf, leaf).sum().backward(), 1000)
     sdpa = torch.nn.functional.scaled_dot_product_attention
-    measure("tilewise.torch.scaled_dot_product_attention", lambda: scaled_dot_product_attention(bhsd, bhsd, bhsd, is_causal=True))
+    measure("tilewise.torch.scaled_dot_product_attention",
+            lambda: scaled_dot_product_attention(bhsd, bhsd, bhsd, is_causal=True))
     measure("torch's scaled_dot_product_attention", lambda: sdpa(bhsd, bhsd, bhsd, is_causal=True))
 
 

@@ -22,10 +22,10 @@ import torch
 
 import tilewise
 
-TESTS = ("test_flash_attn_output", "test_flash_attn_varlen_output", "test_flash_attn_qkvpacked", "test_flash_attn_varlen_qkvpacked",
-         "test_flash_attn_causal", "test_flash_attn_varlen_causal", "test_flash_attn_kvcache", "test_flash_attn_bwd_transpose",
-         "test_flash_attn_bwd_overflow", "test_flash_attn_bwd_varlen_overflow", "test_flash_attn_deterministic",
-         "test_flash_attn_varlen_deterministic")
+TESTS = ("test_flash_attn_output", "test_flash_attn_varlen_output", "test_flash_attn_qkvpacked",
+         "test_flash_attn_varlen_qkvpacked", "test_flash_attn_causal", "test_flash_attn_varlen_causal",
+         "test_flash_attn_kvcache", "test_flash_attn_bwd_transpose", "test_flash_attn_bwd_overflow",
+         "test_flash_attn_bwd_varlen_overflow", "test_flash_attn_deterministic", "test_flash_attn_varlen_deterministic")
 
 
 class Sample:
@@ -36,9 +36,10 @@ class Sample:
 
     def pytest_collection_modifyitems(self, items):
         def wanted(item):
-            sizes = [value for name, value in item.callspec.params.items() if "seqlen" in name and isinstance(value, int)] \
-                if hasattr(item, "callspec") else []
-            return item.originalname in TESTS and self.options.k in item.originalname and max(sizes, default=0) <= self.options.longest
+            if item.originalname not in TESTS or self.options.k not in item.originalname:
+                return False
+            sizes = [value for name, value in item.callspec.params.items() if "seqlen" in name and isinstance(value, int)]
+            return max(sizes, default=0) <= self.options.longest
 
         found = [item for item in items if wanted(item)]
         print(f"{len(items)} cases in the file, {len(found)} within --longest {self.options.longest}")
@@ -82,7 +83,8 @@ def main():
         file = Path(folder) / "test_flash_attn.py"
         file.write_text(prepare((options.clone / "tests" / "test_flash_attn.py").read_text()))
         sample = Sample(options)
-        pytest.main([str(file), "-q", "--no-header", "--no-summary", "--tb=short", "-p", "no:cacheprovider", f"--rootdir={folder}"], plugins=[sample])
+        pytest.main([str(file), "-q", "--no-header", "--no-summary", "--tb=short", "-p", "no:cacheprovider",
+                     f"--rootdir={folder}"], plugins=[sample])
     for name, reason in sample.failed:
         print(f"failed {name}: {reason[:200]}")
     for reason, count in sample.skipped.items():

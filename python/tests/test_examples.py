@@ -11,7 +11,8 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "python"
 
 class Examples(unittest.TestCase):
     def run_program(self, name, *arguments):
-        done = subprocess.run([sys.executable, EXAMPLES / name, *arguments], capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run([sys.executable, EXAMPLES / name, *arguments], capture_output=True, text=True, check=False,
+                              timeout=300)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertTrue(done.stdout)
 

@@ -43,8 +43,10 @@ class Dense(unittest.TestCase):
         self.assertIsNone(p)
 
     def test_arguments_in_version_3s_order(self):
-        got, lse = fa3.flash_attn_func(self.q, self.k, self.v, 0.3, True, None, None, None, None, (5, 0), 0, 2.0, 1, None, True, 0, True)
-        want = tilewise.attention(self.q, self.k, self.v, softmax_scale=0.3, causal=True, window_size=(5, 0), softcap=2.0, return_lse=True)
+        got, lse = fa3.flash_attn_func(self.q, self.k, self.v, 0.3, True, None, None, None, None, (5, 0), 0, 2.0, 1, None, True,
+                                       0, True)
+        want = tilewise.attention(self.q, self.k, self.v, softmax_scale=0.3, causal=True, window_size=(5, 0), softcap=2.0,
+                                  return_lse=True)
         close(got, want[0])
         close(lse, want[1])
 
@@ -72,11 +74,11 @@ class Dense(unittest.TestCase):
         close(torch.einsum("bhij,bjhd->bihd", dropped, self.v.repeat_interleave(2, 2)), o)
 
     def test_what_is_not_served_has_its_reason(self):
-        for call in (lambda: fa3.flash_attn_func(self.q, self.k, self.v, qv=self.q), lambda: fa3.flash_attn_func(self.q, self.k, self.v, attention_chunk=4),
-                     lambda: fa2.flash_attn_with_kvcache(self.q, self.k, self.v, block_table=torch.zeros(2, 1)),
-                     lambda: fa3.flash_attn_with_kvcache(self.q, self.k, self.v, rotary_seqlens=torch.zeros(2))):
-            with self.assertRaisesRegex(NotImplementedError, "tilewise does not serve (qv|attention_chunk|block_table|rotary_seqlens): ."):
-                call()
+        for function, name, value in ((fa3.flash_attn_func, "qv", self.q), (fa3.flash_attn_func, "attention_chunk", 4),
+                                      (fa2.flash_attn_with_kvcache, "block_table", torch.zeros(2, 1)),
+                                      (fa3.flash_attn_with_kvcache, "rotary_seqlens", torch.zeros(2))):
+            with self.assertRaisesRegex(NotImplementedError, f"tilewise does not serve {name}: ."):
+                function(self.q, self.k, self.v, **{name: value})
 
 
 class Packed(unittest.TestCase):
@@ -117,7 +119,8 @@ class Cache(unittest.TestCase):
             k_cache, v_cache = tensor(source, 2, 16, 2, 8), tensor(source, 2, 16, 2, 8)
             filled = torch.tensor([5, 9], dtype=torch.int32)
             before = k_cache.clone()
-            o, lse = module.flash_attn_with_kvcache(q, k_cache, v_cache, k=k, v=v, cache_seqlens=filled, causal=True, return_softmax_lse=True)
+            o, lse = module.flash_attn_with_kvcache(q, k_cache, v_cache, k=k, v=v, cache_seqlens=filled, causal=True,
+                                                    return_softmax_lse=True)
             for b, n in enumerate((5, 9)):
                 self.assertTrue(torch.equal(k_cache[b, n:n + 2], k[b]) and torch.equal(k_cache[b, :n], before[b, :n]))
                 want = tilewise.attention(q[b:b + 1], k_cache[b:b + 1, :n + 2], v_cache[b:b + 1, :n + 2], causal=True)
@@ -132,11 +135,13 @@ class Cache(unittest.TestCase):
         for causal in (False, True):
             k_cache, v_cache = tensor(source, 4, 16, 2, 8), tensor(source, 4, 16, 2, 8)
             want_k = k_cache.clone()
-            o = fa2.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, *turn, filled, which, causal=causal, rotary_interleaved=False)
+            o = fa2.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, *turn, filled, which, causal=causal,
+                                            rotary_interleaved=False)
             for b, (n, sequence) in enumerate(zip((5, 9), (3, 1))):
                 want_k[sequence, n:n + 3] = apply_rotary_emb(k[b:b + 1], *turn, seqlen_offsets=n)[0]
                 rows = [apply_rotary_emb(q[b:b + 1, i:i + 1], *turn, seqlen_offsets=n + i * causal) for i in range(3)]
-                want = tilewise.attention(torch.cat(rows, 1), k_cache[sequence][None, :n + 3], v_cache[sequence][None, :n + 3], causal=causal)
+                keys, values = k_cache[sequence][None, :n + 3], v_cache[sequence][None, :n + 3]
+                want = tilewise.attention(torch.cat(rows, 1), keys, values, causal=causal)
                 close(o[b:b + 1], want)
             close(k_cache, want_k)
         with self.assertRaisesRegex(ValueError, "rotary_cos is given without k and v"):
@@ -184,7 +189,8 @@ class Helpers(unittest.TestCase):
 
 class Install(unittest.TestCase):
     def run_code(self, code):
-        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=200, env=dict(os.environ))
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=200,
+                              env=dict(os.environ))
 
     def test_imports_versions_and_metadata(self):
         done = self.run_code("""

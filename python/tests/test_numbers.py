@@ -88,7 +88,8 @@ class AgainstFp64(unittest.TestCase):
         q, k, v = source.normal(32, 4, 16), source.normal(41, 2, 16), source.normal(41, 2, 24)
         cases = {"plain": {}, "causal": {"causal": True}, "longest": {"seqlen_q": 23, "seqlen_kv": 32},
                  "ranges": {"kv_ranges": ranges(source, 32, 1, 5)[:, 0]},
-                 "segments": {"segment_ids_q": np.zeros(32, np.int32), "segment_ids_kv": (np.arange(41) % 3 // 2).astype(np.int32)}}
+                 "segments": {"segment_ids_q": np.zeros(32, np.int32),
+                              "segment_ids_kv": (np.arange(41) % 3 // 2).astype(np.int32)}}
         for name, extra in cases.items():
             with self.subTest(name):
                 dout = source.normal(32, 4, 24)

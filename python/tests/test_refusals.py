@@ -28,10 +28,12 @@ class Refusals(unittest.TestCase):
         self.assertRegex(str(caught.exception), r"accepted|kernel")
 
     def test_shapes(self):
-        self.refuses(ValueError, "q is numpy.ndarray float32 [5, 8] on cpu", "[batch, seqlen_q, heads_q, head_dim]", q=np.zeros((5, 8), np.float32))
+        self.refuses(ValueError, "q is numpy.ndarray float32 [5, 8] on cpu", "[batch, seqlen_q, heads_q, head_dim]",
+                     q=np.zeros((5, 8), np.float32))
         self.refuses(ValueError, "v is ", "[batch, heads_kv, seqlen_kv, head_dim_v]", v=self.v[0], layout="bhsd")
         self.refuses(ValueError, "k", "numpy.ndarray float32 [2, 7, 3, 8] on cpu", k=self.source.normal(2, 7, 3, 8))
-        self.refuses(ValueError, "heads_q is 4 and heads_kv is 3", k=self.source.normal(2, 7, 3, 8), v=self.source.normal(2, 7, 3, 8))
+        self.refuses(ValueError, "heads_q is 4 and heads_kv is 3", k=self.source.normal(2, 7, 3, 8),
+                     v=self.source.normal(2, 7, 3, 8))
         self.refuses(ValueError, "v has shape [2, 6, 2, 8]", "float32", "cpu", v=self.v[:, :6])
         self.refuses(ValueError, "batch", k=self.k[:1])
         self.refuses(ValueError, "k has shape [2, 7, 2, 7]", "cpu", k=self.source.normal(2, 7, 2, 7))
@@ -56,7 +58,8 @@ class Refusals(unittest.TestCase):
         self.refuses(NotImplementedError, "forward_", "f16", k=self.k.astype(np.float16), v=self.v.astype(np.float16))
 
     def test_memory(self):
-        self.refuses(ValueError, "q has innermost stride 2", "[2, 5, 4, 8] on cpu", q=np.zeros((2, 5, 4, 16), np.float32)[..., ::2])
+        self.refuses(ValueError, "q has innermost stride 2", "[2, 5, 4, 8] on cpu",
+                     q=np.zeros((2, 5, 4, 16), np.float32)[..., ::2])
         self.refuses(ValueError, "out has innermost stride", out=np.zeros((2, 5, 4, 16), np.float32)[..., ::2])
         closed = np.zeros((2, 5, 4, 8), np.float32)
         closed.flags.writeable = False
@@ -92,8 +95,8 @@ class Refusals(unittest.TestCase):
         self.refuses(TypeError, "seqlen_q is", seqlen_q="a", cu_seqlens_q=integers(0, 10), q=self.q.reshape(10, 4, 8))
 
     def test_packed_longer_than_said(self):
-        self.refuses(ValueError, "cu_seqlens_q gives sequence 0 7 rows", q=self.source.normal(7, 4, 8), k=self.k[:1], v=self.v[:1],
-                     cu_seqlens_q=integers(0, 7), seqlen_q=5)
+        self.refuses(ValueError, "cu_seqlens_q gives sequence 0 7 rows", q=self.source.normal(7, 4, 8), k=self.k[:1],
+                     v=self.v[:1], cu_seqlens_q=integers(0, 7), seqlen_q=5)
 
     def test_backward(self):
         o, lse = tilewise.attention(self.q, self.k, self.v, return_lse=True)

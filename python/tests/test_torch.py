@@ -110,7 +110,8 @@ class Gradients(unittest.TestCase):
         o = attention(q, k, v, causal=True, cu_seqlens_q=cu_q, cu_seqlens_kv=cu_kv)
         dout = torch.from_numpy(source.normal(10, 2, 8))
         got = torch.autograd.grad(o, (q, k, v), dout)
-        parts = [by_formula(q[None, a:b], k[None, c:d], v[None, c:d], causal=True)[0][0] for a, b, c, d in ((0, 4, 0, 6), (4, 10, 6, 13))]
+        parts = [by_formula(q[None, a:b], k[None, c:d], v[None, c:d], causal=True)[0][0]
+                 for a, b, c, d in ((0, 4, 0, 6), (4, 10, 6, 13))]
         want = torch.autograd.grad(torch.cat(parts), (q, k, v), dout.double())
         for a, b in zip(got, want):
             torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4)
@@ -134,7 +135,8 @@ class Tracing(unittest.TestCase):
             torch.testing.assert_close(a, b)
 
     def test_compile_with_changing_lengths_and_dropout(self):
-        compiled = torch.compile(lambda q, k, v: attention(q, k, v, dropout_p=0.5), fullgraph=True, backend="aot_eager", dynamic=True)
+        compiled = torch.compile(lambda q, k, v: attention(q, k, v, dropout_p=0.5), fullgraph=True,
+                                 backend="aot_eager", dynamic=True)
         for rows in (5, 9):
             q = torch.randn(1, rows, 2, 8)
             self.assertEqual(compiled(q, q, q).shape, q.shape)

@@ -49,7 +49,8 @@ class Models(unittest.TestCase):
                 out = out[rows]
             weight = torch.linspace(-1, 1, out.numel()).view_as(out)
             (out * weight).sum().backward()
-            results.append((out.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}))
+            gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+            results.append((out.detach(), gradients))
             wraps = tilewise.transformers.attention
             with mock.patch.object(tilewise.transformers, "attention", wraps=wraps) as seen, torch.no_grad():
                 model(**inputs)
@@ -58,7 +59,8 @@ class Models(unittest.TestCase):
         torch.testing.assert_close(got, want, atol=2e-5, rtol=1e-4)
         self.assertEqual(got_gradients.keys(), want_gradients.keys())
         for name, gradient in want_gradients.items():
-            torch.testing.assert_close(got_gradients[name], gradient, atol=3e-4, rtol=1e-3, msg=lambda text, name=name: f"{name}: {text}")
+            torch.testing.assert_close(got_gradients[name], gradient, atol=3e-4, rtol=1e-3,
+                                       msg=lambda text, name=name: f"{name}: {text}")
 
     def test_decoders(self):
         for name, kind, config in causal_models():
@@ -102,18 +104,21 @@ class Models(unittest.TestCase):
     def test_t5(self):
         config = hf.T5Config(vocab_size=50, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0)
         mask = torch.tensor([[1] * 9 + [0] * 3, [1] * 12])
-        self.compare(*pair(hf.T5ForConditionalGeneration, config), input_ids=IDS, attention_mask=mask, decoder_input_ids=IDS[:, :7])
+        self.compare(*pair(hf.T5ForConditionalGeneration, config), input_ids=IDS, attention_mask=mask,
+                     decoder_input_ids=IDS[:, :7])
 
     def test_clip(self):
         tower = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
         config = hf.CLIPConfig(text_config={**tower, "vocab_size": 50, "eos_token_id": 49, "bos_token_id": 1, "pad_token_id": 0},
                                vision_config={**tower, "image_size": 16, "patch_size": 4}, projection_dim=16)
-        self.compare(*pair(hf.CLIPModel, config), input_ids=IDS, pixel_values=torch.linspace(-1, 1, 2 * 3 * 16 * 16).view(2, 3, 16, 16))
+        pixels = torch.linspace(-1, 1, 2 * 3 * 16 * 16).view(2, 3, 16, 16)
+        self.compare(*pair(hf.CLIPModel, config), input_ids=IDS, pixel_values=pixels)
 
     def test_whisper(self):
         config = hf.WhisperConfig(vocab_size=50, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
                                   decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, num_mel_bins=8,
-                                  max_source_positions=16, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1)
+                                  max_source_positions=16, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+                                  decoder_start_token_id=1)
         sound = torch.linspace(-1, 1, 2 * 8 * 32).view(2, 8, 32).sin()
         self.compare(*pair(hf.WhisperForConditionalGeneration, config), input_features=sound, decoder_input_ids=IDS)
 

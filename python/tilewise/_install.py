@@ -38,7 +38,8 @@ def install_as_flash_attn(force: bool = False) -> None:
     if not force:
         for name in (FA2, FA3):
             if name in sys.modules or importlib.util.find_spec(name) is not None:
-                raise RuntimeError(f"{name} is installed; accepted: install_as_flash_attn(force=True) to use tilewise instead of it")
+                raise RuntimeError(f"{name} is installed; accepted: install_as_flash_attn(force=True) to use tilewise instead "
+                                   "of it")
     from . import bert_padding, flash_attn, flash_attn_interface, rotary
     from ._metadata import Finder
 

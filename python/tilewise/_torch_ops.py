@@ -76,7 +76,8 @@ def backward(dout, dlse, o, lse, wants_dbias, wants_dsinks, *arguments):
     arrays, numbers = dict(zip(_INPUTS, arguments)), arguments[len(_INPUTS):]
     gradients = _empty_gradients(arrays, wants_dbias, wants_dsinks)
     arrays.update(dout=dout, dlse=dlse, o=o, lse=lse)
-    arrays.update((name, x) for name, x, want in zip(_GRADIENTS, gradients, (True, True, True, wants_dbias, wants_dsinks)) if want)
+    wants = (True, True, True, wants_dbias, wants_dsinks)
+    arrays.update((name, x) for name, x, want in zip(_GRADIENTS, gradients, wants) if want)
     _run(_core.BACKWARD, arrays, *numbers)
     return gradients
 
