@@ -31,7 +31,8 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", causal: bool | st
     q_lengths, kv_lengths, kv_starts  int32 [B]: rows before q_lengths are queries, [kv_starts, kv_lengths) keys
     q_offset       position of query 0: an integer, or int32 [B]
     cu_seqlens_q, cu_seqlens_kv       int32 or int64 [B + 1]: packed sequences; q is [total_q, Hq, D], k and v
-                   [total_kv, Hkv, ...]; seqlen_q and seqlen_kv the longest of them (0: read here; needed on CUDA)
+                   [total_kv, Hkv, ...]; seqlen_q and seqlen_kv the longest of them (0: read here; needed on CUDA).
+                   Rows of o past the last sequence are not written
     segment_ids_q, segment_ids_kv     int32 [B, Sq] and [B, Skv] (packed: [total]): a query sees keys of its own id
     kv_ranges      int32 [B, Sq, 2] (packed: [total_q, 2]): a query sees keys in [first, last)
     alibi_slopes   fp32 [Hq] or [B, Hq]: adds -slope * |p - key|

@@ -46,7 +46,8 @@ def to_numpy(array: Any) -> Any:
     elif name == "cupy":
         array = array.get()
     array = np.asarray(array)
-    return array if array.dtype.kind in "iub" else array.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # rows that belong to no sequence may hold anything
+        return array if array.dtype.kind in "iub" else array.astype(np.float64)
 
 
 def dtype_name(array: Any) -> str:
