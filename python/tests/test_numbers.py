@@ -178,6 +178,16 @@ class Parts(unittest.TestCase):
         want = Call(q.astype(float), k.astype(float), k.astype(float), "float32", {"causal": True}).head(1, 3)
         np.testing.assert_allclose(got[1, 3], want.forward(np.float64)[2][rows], atol=1e-7)
 
+    def test_attention_weights_of_packed_sequences(self):
+        source = Source(8)
+        q, k = source.normal(9, 2, 8), source.normal(11, 2, 8)
+        cu_q, cu_kv = integers(0, 4, 9), integers(0, 4, 11)
+        p = tilewise.attention_weights(q, k, integers(3), cu_seqlens_q=cu_q, cu_seqlens_kv=cu_kv)
+        self.assertEqual(p.shape, (2, 2, 1, 7))
+        alone = tilewise.attention_weights(q[None, 4:], k[None, 4:], integers(3))
+        np.testing.assert_array_equal(p[1], alone[0])
+        np.testing.assert_array_equal(p[0, :, :, 4:], 0)
+
     def test_backward_from_delta_and_accumulate(self):
         source = Source(9)
         q, k, v = source.qkv()

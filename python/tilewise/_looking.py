@@ -4,7 +4,7 @@ from typing import Any
 
 from . import _core
 from ._arguments import complete, output_shapes, refused
-from ._verify import Verification, verify
+from ._verify import Verification, to_numpy, verify
 
 __all__ = ["Verification", "attention_weights", "explain", "info", "plan", "verify"]
 
@@ -76,7 +76,11 @@ def attention_weights(q: Any, k: Any, rows: Any, **options: Any) -> Any:
         batch, heads = arrays["cu_seqlens_q"].shape[0] - 1, lse_shape[0]
     else:
         batch, heads = lse_shape[:2]
-    keys = options.get("seqlen_kv", 0) if "cu_seqlens_kv" in arrays else k.shape[2 if setting.bhsd else 1]
+    if "cu_seqlens_kv" in arrays:
+        ends = to_numpy(arrays["cu_seqlens_kv"])
+        keys = options.get("seqlen_kv") or int((ends[1:] - ends[:-1]).max(initial=0))
+    else:
+        keys = k.shape[2 if setting.bhsd else 1]
     weights = framework.empty(q, (batch, heads, rows.shape[0], keys), "float32")
     try:
         _core.attention_weights(arguments.problem, arrays, rows, weights, setting.bhsd, setting.threads,
