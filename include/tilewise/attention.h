@@ -13,7 +13,7 @@
 //
 //   auto problem = tilewise::problem_from(options, t);     // or fill Problem with upper bounds
 //   auto plan = tilewise::plan(*problem, *context);        // says which kernel and how much scratch, or why
-//   none tilewise::Workspace workspace(*plan);                  // or the engine's own memory
+//   tilewise::Workspace workspace(*plan);                  // or the engine's own memory
 //   tilewise::prepare(*context, *plan);
 //   tilewise::forward(*context, *plan, t, workspace);      // only launches; any number of times
 //

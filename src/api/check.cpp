@@ -94,7 +94,7 @@ bool TensorChecks::remember(const char* name, const tilewise_tensor& t, Rules ru
   // Dimensions by stride: with a[i] elements below it, the next stride must step over them.
   int64_t low = 0, high = 0, elements = 1;
   int order[TILEWISE_MAX_RANK], n = 0;
-  for (int i = 0; i < t.rank; ++i) {
+  for (int i = t.rank - 1; i >= 0; --i) {  // row-major is in order already
     if (t.shape[i] == 1) continue;
     int64_t reach = 0;
     int64_t& end = t.stride[i] < 0 ? low : high;

@@ -20,9 +20,9 @@ enum class Target { reference, scalar, avx2, avx512, neon, simt, sm80, sm90 };
 
 constexpr bool is_cuda(Target target) { return target >= Target::simt; }
 
-// Tile by tile; in three steps with the scores in memory; or tile by tile, one row of q at a time with keys
-// in the SIMD lanes.
-enum class Form { fused, standard, rows };
+// Tile by tile; in three steps with the scores in memory; tile by tile, one row of q at a time with keys in
+// the SIMD lanes; or all of a head in one tile.
+enum class Form { fused, standard, rows, small };
 
 // Decided at planning, read at running.
 struct Schedule {

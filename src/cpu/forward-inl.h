@@ -57,14 +57,16 @@ class ForwardRun {
                                              w.top + count * m,
                                              w.sum + count * m,
                                              (lanes + kLanes - 1) / kLanes * kLanes,
+                                             false,
                                              false};
       fill_lanes(*block.lanes, p_, s, b, head_kv * group, static_cast<int>(group), at, lanes);
-      ClearOutput(block, p_.head_dim_v);
+      BeginSoftmax(block);
     }
     attend(w, s, b, head_kv, blocks, count, false);
     for (int i = 0; i < count; ++i) {
+      if (!blocks[i].started) ClearOutput(blocks[i], p_.head_dim_v);
       if (!AllFinite(blocks[i].o_t, blocks[i].width * p_.head_dim_v)) {
-        ClearOutput(blocks[i], p_.head_dim_v);
+        BeginSoftmax(blocks[i]);
         attend(w, s, b, head_kv, blocks + i, 1, true);
       }
       WriteOutput(blocks[i], p_, general_, w.tile_top, w.rows, sizes_.pitch_v);
@@ -146,7 +148,7 @@ class ForwardRun {
   }
 
   // Keys [j0, j0 + n) of one block.
-  void one_tile(const ForwardScratch& w, const ForwardBlock& block, const Keys& keys, const int32_t* segments,
+  void one_tile(const ForwardScratch& w, ForwardBlock& block, const Keys& keys, const int32_t* segments,
                 int64_t j0, int n, TileClass tile_class, bool exact, Ahead* ahead) const {
     const int width = block.width, d = static_cast<int>(p_.head_dim), dv = static_cast<int>(p_.head_dim_v);
     const float* k = keys.k + (j0 - keys.first) * keys.k_stride;
@@ -173,6 +175,13 @@ class ForwardRun {
       LoadDropout(w.keep, width, p_, *block.lanes, j0, n);
       Multiply(w.s, w.keep, static_cast<int64_t>(n) * width);
     }
+    if (!block.started && plain && !exact) {
+      block.started = true;
+      Panels<false, Out::kStore>(dv, n, v, keys.v_stride, w.s, width, block.o_t, width, width, nullptr,
+                                 ahead);
+      return;
+    }
+    if (!block.started) ClearOutput(block, p_.head_dim_v);
     for (int i = 0; i < piece_count; ++i) {
       const Piece& piece = pieces[i];
       const int x = piece.begin * kLanes, lanes = piece.end * kLanes - x, rows = piece.last - piece.first;

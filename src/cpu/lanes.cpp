@@ -8,6 +8,9 @@
 
 namespace tilewise::cpu {
 
+constexpr int kTail =
+    64;  // lanes that no row fills are made empty to a multiple of this, or of a tile that is less
+
 void fill_lanes(Lanes& lanes, const ForwardParams& p, const Sequence& sequence, int64_t b, int64_t first_head,
                 int heads_in_lanes, int64_t first, int count) {
   lanes.count = count;
@@ -15,6 +18,7 @@ void fill_lanes(Lanes& lanes, const ForwardParams& p, const Sequence& sequence, 
   lanes.sequence = sequence;
   lanes.bounds = {};
   lanes.segments = {};
+  const bool general = needs_general_scores(p);  // who else reads position, slope and segment?
   int64_t row = first / heads_in_lanes, head = first_head + first % heads_in_lanes;
   for (int r = 0; r < count; ++r, ++head) {
     if (head == first_head + heads_in_lanes) {
@@ -27,16 +31,18 @@ void fill_lanes(Lanes& lanes, const ForwardParams& p, const Sequence& sequence, 
     lanes.hi[r] = static_cast<int32_t>(keys.hi);
     lanes.row[r] = static_cast<int32_t>(row);
     lanes.head[r] = static_cast<int32_t>(head);
-    const int64_t position = row + sequence.q_offset, near = clamp_index(position, -(1 << 30), 1 << 30);
-    lanes.position[r] = static_cast<int32_t>(near);
-    lanes.beyond[r] = static_cast<float>(position > near ? position - near : near - position);
-    lanes.slope[r] =
-        p.alibi_slopes ? p.alibi_slopes[b * p.alibi_batch_stride + head * p.alibi_head_stride] : 0.0f;
-    lanes.segment[r] = 0;
-    if (p.segment_ids_q.data && keys.hi > keys.lo) {
-      const int64_t id = read_row_index(p.segment_ids_q, b, sequence.q_begin, row);
-      lanes.segment[r] = static_cast<int32_t>(id);
-      lanes.segments.add(id);
+    if (general) {
+      const int64_t position = row + sequence.q_offset, near = clamp_index(position, -(1 << 30), 1 << 30);
+      lanes.position[r] = static_cast<int32_t>(near);
+      lanes.beyond[r] = static_cast<float>(position > near ? position - near : near - position);
+      lanes.slope[r] =
+          p.alibi_slopes ? p.alibi_slopes[b * p.alibi_batch_stride + head * p.alibi_head_stride] : 0.0f;
+      lanes.segment[r] = 0;
+      if (p.segment_ids_q.data && keys.hi > keys.lo) {
+        const int64_t id = read_row_index(p.segment_ids_q, b, sequence.q_begin, row);
+        lanes.segment[r] = static_cast<int32_t>(id);
+        lanes.segments.add(id);
+      }
     }
     if (p.dropout_threshold) {
       const DropoutRow state = dropout_row(p.dropout_seed, p.dropout_offset, b, head, row);
@@ -44,7 +50,7 @@ void fill_lanes(Lanes& lanes, const ForwardParams& p, const Sequence& sequence, 
       lanes.dropout_b[r] = state.b;
     }
   }
-  for (int r = count; r < kMaxLanes; ++r) {
+  for (int r = count; r < (count + kTail - 1) / kTail * kTail; ++r) {
     lanes.lo[r] = lanes.hi[r] = lanes.row[r] = lanes.position[r] = lanes.segment[r] = 0;
     lanes.head[r] = static_cast<int32_t>(first_head);
     lanes.slope[r] = lanes.beyond[r] = 0.0f;

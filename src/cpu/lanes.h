@@ -37,7 +37,8 @@ struct Lanes {
 };
 
 // Lane r holds query (first + r) / heads_in_lanes and head first_head + (first + r) % heads_in_lanes, r <
-// count.
+// count; lanes from count to a multiple of 64 see nothing. Position, beyond, slope and segment are filled
+// where needs_general_scores.
 void fill_lanes(Lanes& lanes, const ForwardParams& p, const Sequence& sequence, int64_t b, int64_t first_head,
                 int heads_in_lanes, int64_t first, int count);
 

@@ -13,6 +13,7 @@ struct ForwardBlock {
   float* sum;  // [width]
   int width;
   bool packed;
+  bool started;  // o_t holds something
 };
 
 constexpr int kDepth = 128;  // of one pass of S^T = K Q^T: a panel of Q^T stays in L1, and sums stay short
@@ -63,8 +64,8 @@ inline void PackQueries(const ForwardBlock& block, const ForwardParams& p, float
   Transpose<false>(rows, pitch, block.width, dim, block.q_t, block.width, ColumnFactors(factor));
 }
 
-inline void ClearOutput(const ForwardBlock& block, int64_t head_dim_v) {
-  std::memset(block.o_t, 0, static_cast<size_t>(block.width * head_dim_v) * sizeof(float));
+inline void BeginSoftmax(ForwardBlock& block) {
+  block.started = false;
   for (int r = 0; r < block.width; ++r) {
     block.top[r] = kNegativeInfinity;
     block.sum[r] = 0.0f;
@@ -75,6 +76,11 @@ inline void ClearOutput(const ForwardBlock& block, int64_t head_dim_v) {
 // weights have it, in log2 units and rounded to fp32, or a natural score.
 inline double LogSumExp(float scaled, bool natural, float sum) {
   return (natural ? scaled : scaled * kLn2Double) + static_cast<double>(std::log(sum));
+}
+
+inline void ClearOutput(ForwardBlock& block, int64_t head_dim_v) {
+  std::memset(block.o_t, 0, static_cast<size_t>(block.width * head_dim_v) * sizeof(float));
+  block.started = true;
 }
 
 // FinishRow for a block without sinks all of whose rows see something; false, having written nothing that

@@ -7,6 +7,7 @@
 #include "cpu/backward.h"
 #include "cpu/forward.h"
 #include "cpu/row_forward.h"
+#include "cpu/small.h"
 #include "cpu/standard.h"
 
 namespace tilewise::cpu {
@@ -44,8 +45,13 @@ RowForwardSizes row_sizes(const Problem& p, const Schedule& s) {
   return RowForwardSizes(p.heads_q, p.heads_kv, p.seqlen_q, p.head_dim, p.head_dim_v, s);
 }
 
+SmallSizes small_sizes(const Problem& p, const Schedule& s) {
+  return SmallSizes(p.heads_q, p.heads_kv, p.seqlen_q, p.seqlen_kv, p.head_dim, p.head_dim_v, s);
+}
+
 // Workers that find a task; more would only own scratch.
 int64_t tasks_of(const Kernel& kernel, const Problem& p, const Schedule& s) {
+  if (kernel.form == Form::small) return p.batch * small_sizes(p, s).tasks;
   if (kernel.op == Op::backward)
     return std::max(p.batch * p.heads_kv * s.num_splits, p.batch * p.heads_q * int64_t{s.num_splits > 1});
   if (kernel.form == Form::standard) return p.batch * p.heads_q;
@@ -83,8 +89,12 @@ constexpr double kFusedEfficiency = 0.85;
 constexpr double kStandardEfficiency = 0.80;
 constexpr double kRowsEfficiency = 0.35;
 // Beside the products: packing a block of query lanes and writing its outputs; reading and writing one row.
-constexpr double kBlockSeconds = 0.9e-6;
+constexpr double kBlockSeconds = 4e-6;
 constexpr double kRowSeconds = 0.045e-6;
+constexpr double kSmallEfficiency = 0.75;
+constexpr double kSmallHeadSeconds = 0.03e-6, kSmallRowSeconds = 0.012e-6;
+// The same of the backward, which packs and writes twice as much in small tiles, and more in fused ones.
+constexpr double kSmallBackward = 2.0, kFusedBackward = 2.4;
 
 }  // namespace
 
@@ -99,7 +109,7 @@ std::string refuses(const Kernel& kernel, const Problem& problem, const DeviceIn
   if (kernel.form == Form::standard && problem.batch_invariant)
     return "holds a whole score matrix, so its memory follows the batch; batch_invariant asks for a fused "
            "kernel";
-  if (kernel.form == Form::rows) {
+  if (kernel.form == Form::rows || kernel.form == Form::small) {
     const char* extra = problem.softcap > 0.0f                  ? "a softcap"
                         : problem.has(TILEWISE_HAS_BIAS)        ? "a bias"
                         : problem.has(TILEWISE_HAS_MASK)        ? "a mask"
@@ -108,6 +118,21 @@ std::string refuses(const Kernel& kernel, const Problem& problem, const DeviceIn
                         : problem.dropout_p > 0.0f              ? "dropout"
                                                                 : nullptr;
     if (extra) return std::string("takes plain scores within intervals of keys; the problem has ") + extra;
+  }
+  if (kernel.form == Form::small) {
+    const int64_t group = problem.heads_q / std::max<int64_t>(problem.heads_kv, 1);
+    if (problem.seqlen_q > kernel.tile_m / group)
+      return "holds the rows of a key head in one tile, up to " + std::to_string(kernel.tile_m) +
+             " queries x query heads; the problem has " + std::to_string(problem.seqlen_q) + " x " +
+             std::to_string(group);
+    if (problem.seqlen_kv > kernel.tile_n)
+      return "holds the keys of a head in one tile, up to " + std::to_string(kernel.tile_n) +
+             "; seqlen_kv is " + std::to_string(problem.seqlen_kv);
+    if (problem.wants & TILEWISE_WANT_DSINKS) return "does not make dsinks";
+    if (problem.batch_invariant)
+      return "takes no sequence that is longer, so which kernel runs would follow from the longest of the "
+             "batch; "
+             "batch_invariant asks for a fused kernel";
   }
   if (problem.dtype_k != static_cast<int32_t>(kernel.dtype)) return wrong("k", problem.dtype_k);
   if (problem.dtype_v != static_cast<int32_t>(kernel.dtype)) return wrong("v", problem.dtype_v);
@@ -125,7 +150,7 @@ Schedule schedule(const Kernel& kernel, const Problem& problem, const DeviceInfo
   s.threads = std::max(threads, 1);
   s.tile_m = kernel.tile_m;
   s.tile_n = kernel.tile_n;
-  if (kernel.op == Op::backward && kernel.form != Form::standard && !problem.batch_invariant)
+  if (kernel.op == Op::backward && kernel.form == Form::fused && !problem.batch_invariant)
     s.num_splits =
         backward_splits(problem.batch, problem.heads_kv, problem.seqlen_kv, std::max(device.cores, 1));
   s.threads = static_cast<int>(std::clamp<int64_t>(tasks_of(kernel, problem, s), 1, s.threads));
@@ -133,6 +158,8 @@ Schedule schedule(const Kernel& kernel, const Problem& problem, const DeviceInfo
 }
 
 int64_t scratch_bytes(const Kernel& kernel, const Problem& p, const Schedule& schedule) {
+  if (kernel.form == Form::small)
+    return small_worker_bytes(small_sizes(p, schedule), kernel.op == Op::backward) * schedule.threads;
   if (kernel.op == Op::backward) return backward_scratch_bytes(backward_sizes(p, schedule));
   if (kernel.form == Form::standard) {
     const StandardSizes sizes(p.seqlen_q, p.seqlen_kv, p.head_dim, p.head_dim_v, schedule);
@@ -155,12 +182,11 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
   const double key_heads = full_sequences(problem) * static_cast<double>(problem.heads_kv);
   double work = operations(problem) / kFusedEfficiency;
   double beside = key_heads * std::ceil(rows / schedule.tile_m) * kBlockSeconds;  // seconds of one core
+  Problem full = problem;  // where every pair is computed, hidden or not
+  full.causal = 0;
+  full.window_left = full.window_right = -1;
   if (kernel.form == Form::standard) {
-    // Every pair is computed, hidden or not, and the score matrices go to memory and back where they leave
-    // the cache.
-    Problem full = problem;
-    full.causal = 0;
-    full.window_left = full.window_right = -1;
+    // The score matrices go to memory and back where they leave the cache.
     work = operations(full) / kStandardEfficiency;
     const double q_rows = static_cast<double>(std::max<int64_t>(problem.seqlen_q, 1));
     work *=
@@ -171,11 +197,21 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
   } else if (kernel.form == Form::rows) {
     work = operations(problem) / kRowsEfficiency;
     beside = key_heads * rows * kRowSeconds;
+  } else if (kernel.form == Form::small) {
+    work = operations(full) / kSmallEfficiency;
+    beside = key_heads * (kSmallHeadSeconds + rows * kSmallRowSeconds) *
+             (kernel.op == Op::backward ? kSmallBackward : 1.0);
   } else {
     // Rows are padded to whole vectors.
     const double padded =
         static_cast<double>(multiple_of(lanes_of(kernel.target), static_cast<int64_t>(rows)));
     work *= std::max(padded / rows, 1.0);
+    // On an edge of the mask a block computes about half of its lanes for nothing.
+    const double all = operations(full), visible = operations(problem);
+    const double edge =
+        all * schedule.tile_m / 2 / static_cast<double>(std::max<int64_t>(problem.seqlen_kv, 1));
+    if (visible > 0 && visible < all) work *= std::min(all, visible + edge) / visible;
+    if (kernel.op == Op::backward) beside *= kFusedBackward;
   }
   constexpr double kCallSeconds = 2e-6;
   beside /= relative_rate(kernel.target, device.isa) * cores;

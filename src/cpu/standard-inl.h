@@ -35,9 +35,10 @@ class StandardRun {
       v = RowsAsFloat(p_.v, b, head_kv, row0, n, p_.head_dim_v, sizes_.pitch, w.v_rows, true, &v_stride);
     }
     for (int64_t i = 0; i < blocks; ++i) {
-      const ForwardBlock block = block_at(w, i);
+      ForwardBlock block = block_at(w, i);
       fill_lanes(*block.lanes, p_, s, b, h, 1, i * m, static_cast<int>(std::min(m, s.rows_q - i * m)));
       PackQueries(block, p_, general_ ? 1.0f : sign_of(p_), w.rows, sizes_.pitch);
+      BeginSoftmax(block);
       ClearOutput(block, p_.head_dim_v);
       ScoreProduct(n, static_cast<int>(p_.head_dim), k, k_stride, block.q_t, scores(w, i), m, block.width,
                    nullptr);
@@ -69,6 +70,7 @@ class StandardRun {
             w.top + i * m,
             w.sum + i * m,
             static_cast<int>(m),
+            false,
             false};
   }
   float* scores(const StandardScratch& w, int64_t i) const {

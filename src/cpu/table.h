@@ -7,6 +7,7 @@
 #include "cpu/lanes.h"
 #include "cpu/row_forward.h"
 #include "cpu/rules.h"
+#include "cpu/small.h"
 
 #define TILEWISE_CPU_ROWS(isa, op, form, m, n) \
   TILEWISE_CPU_ROW(isa, op, form, f32, m, n)   \
@@ -18,21 +19,30 @@
 #define TILEWISE_CPU_FORM_fused ""
 #define TILEWISE_CPU_FORM_standard "_standard"
 #define TILEWISE_CPU_FORM_rows "_rows"
+#define TILEWISE_CPU_FORM_small "_small"
 #define TILEWISE_CPU_RUN_forward_fused &HWY_NAMESPACE::Forward, nullptr
 #define TILEWISE_CPU_RUN_forward_standard &HWY_NAMESPACE::StandardForward, nullptr
 #define TILEWISE_CPU_RUN_forward_rows &HWY_NAMESPACE::RowForward, nullptr
+#define TILEWISE_CPU_RUN_forward_small &HWY_NAMESPACE::SmallForward, nullptr
 #define TILEWISE_CPU_RUN_backward_fused nullptr, &HWY_NAMESPACE::Backward
+#define TILEWISE_CPU_RUN_backward_small nullptr, &HWY_NAMESPACE::SmallBackward
 
 namespace tilewise::cpu {
 
 // Not constexpr, so that a line of the table beyond a limit does not compile.
 inline void tile_m_is_too_large() {}
+inline void tile_n_is_too_large() {}
+
+constexpr int most_rows(Form form) {
+  return form == Form::rows ? kMaxRows : form == Form::small ? kSmallRows : kMaxLanes;
+}
 
 // One of `forward` and `backward` is given. `op` is said beside them: gcc's UBSan does not take a comparison
 // of a function's address with null for a constant.
 constexpr Kernel row(const char* name, Target target, Op op, DType dtype, Form form, int tile_m, int tile_n,
                      decltype(Kernel::forward) forward, decltype(Kernel::backward) backward) {
-  if (tile_m > (form == Form::rows ? kMaxRows : kMaxLanes)) tile_m_is_too_large();
+  if (tile_m > most_rows(form)) tile_m_is_too_large();
+  if (form == Form::small && tile_n > kSmallKeys) tile_n_is_too_large();
   return {.name = name,
           .op = op,
           .target = target,

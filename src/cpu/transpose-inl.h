@@ -80,12 +80,28 @@ HWY_NOINLINE void Transpose16(const float* HWY_RESTRICT from, int64_t from_strid
 }
 #endif
 
+// Rows [r0, r1), columns [c0, c1) of the transpose, one by one. Inlined beside the blocks, its addresses
+// would be stepped with them.
+HWY_NOINLINE void TransposeEach(const float* HWY_RESTRICT from, int64_t from_stride, int r0, int r1, int c0,
+                                int c1, float* HWY_RESTRICT to, int64_t to_stride,
+                                const ColumnFactors& factors) {
+  for (int r = r0; r < r1; ++r)
+    for (int c = c0; c < c1; ++c) to[c * to_stride + r] = from[r * from_stride + c] * factors.at(c);
+}
+
 // to[c][r] = from[r][c] * factor of c. Any strides; neither side needs alignment. The outer loop runs over
 // the rows of `from`, or, kRowsOfTo, of `to`: the side whose rows are far apart.
 template <bool kRowsOfTo>
 HWY_INLINE void Transpose(const float* HWY_RESTRICT from, int64_t from_stride, int rows, int columns,
                           float* HWY_RESTRICT to, int64_t to_stride, const ColumnFactors& factors) {
   const int outer = kRowsOfTo ? columns : rows, inner = kRowsOfTo ? rows : columns;
+  const auto each = [&](int i0, int i1, int j0) {
+    if (i0 == i1 || j0 == inner) return;
+    if (kRowsOfTo)
+      TransposeEach(from, from_stride, j0, inner, i0, i1, to, to_stride, factors);
+    else
+      TransposeEach(from, from_stride, i0, i1, j0, inner, to, to_stride, factors);
+  };
   int i = 0;
 #if HWY_ARCH_X86 && HWY_CAP_GE512
   for (; i + 16 <= outer; i += 16) {
@@ -95,12 +111,7 @@ HWY_INLINE void Transpose(const float* HWY_RESTRICT from, int64_t from_stride, i
       Transpose16(from + r * from_stride + c, from_stride, to + c * to_stride + r, to_stride,
                   factors.at(D(), c));
     }
-    for (; j < inner; ++j) {
-      for (int x = i; x < i + 16; ++x) {
-        const int r = kRowsOfTo ? j : x, c = kRowsOfTo ? x : j;
-        to[c * to_stride + r] = from[r * from_stride + c] * factors.at(c);
-      }
-    }
+    each(i, i + 16, j);
   }
 #endif
 #if HWY_TARGET != HWY_SCALAR
@@ -111,20 +122,10 @@ HWY_INLINE void Transpose(const float* HWY_RESTRICT from, int64_t from_stride, i
       Transpose4(from + r * from_stride + c, from_stride, to + c * to_stride + r, to_stride,
                  factors.at(hn::FixedTag<float, 4>(), c));
     }
-    for (; j < inner; ++j) {
-      for (int x = i; x < i + 4; ++x) {
-        const int r = kRowsOfTo ? j : x, c = kRowsOfTo ? x : j;
-        to[c * to_stride + r] = from[r * from_stride + c] * factors.at(c);
-      }
-    }
+    each(i, i + 4, j);
   }
 #endif
-  for (; i < outer; ++i) {
-    for (int j = 0; j < inner; ++j) {
-      const int r = kRowsOfTo ? j : i, c = kRowsOfTo ? i : j;
-      to[c * to_stride + r] = from[r * from_stride + c] * factors.at(c);
-    }
-  }
+  each(i, outer, 0);
 }
 
 // One row of an output: values * factor, or zeros.

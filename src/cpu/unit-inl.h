@@ -20,6 +20,7 @@
 #include "cpu/forward.h"
 #include "cpu/lanes.h"
 #include "cpu/row_forward.h"
+#include "cpu/small.h"
 #include "cpu/standard.h"
 #include "hwy/highway.h"
 //
@@ -40,6 +41,11 @@ HWY_BEFORE_NAMESPACE();
 #include "cpu/forward-inl.h"
 #include "cpu/row_forward-inl.h"
 #include "cpu/standard-inl.h"
+//
+#include "cpu/small_rows-inl.h"
+//
+#include "cpu/small_backward-inl.h"
+#include "cpu/small_forward-inl.h"
 //
 #include "cpu/backward_tile-inl.h"
 //

@@ -1,0 +1,94 @@
+#include "cpu/rules.h"
+
+#include <gtest/gtest.h>
+
+#include "cpu/kernels.h"
+
+namespace tilewise {
+namespace {
+
+DeviceInfo device() {
+  DeviceInfo d;
+  d.kind = TILEWISE_CPU;
+  d.cores = 1;
+  d.isa = TILEWISE_ISA_SCALAR | TILEWISE_ISA_AVX2 | TILEWISE_ISA_AVX512 | TILEWISE_ISA_NEON;
+  d.l1_bytes = 48 << 10;
+  d.l2_bytes = 2 << 20;
+  d.core_gflops = 165;
+  d.memory_gbps = 12;
+  return d;
+}
+
+Problem problem(Op op, int64_t seqlen_q, int64_t seqlen_kv) {
+  Problem p;
+  p.direction = op == Op::forward ? TILEWISE_FORWARD : TILEWISE_BACKWARD;
+  p.batch = 1;
+  p.heads_q = p.heads_kv = 12;
+  p.head_dim = p.head_dim_v = 64;
+  p.seqlen_q = seqlen_q;
+  p.seqlen_kv = seqlen_kv;
+  if (op == Op::backward) p.wants = TILEWISE_WANT_DQ | TILEWISE_WANT_DK | TILEWISE_WANT_DV;
+  return p;
+}
+
+// The widest instruction set of this build, fp32.
+const Kernel& row(Op op, Form form) {
+  const Target widest = cpu_kernels().front().target;
+  for (const Kernel& kernel : cpu_kernels())
+    if (kernel.target == widest && kernel.dtype == DType::f32 && kernel.op == op && kernel.form == form)
+      return kernel;
+  throw std::runtime_error("no such row");
+}
+
+Form cheapest(Op op, int64_t seqlen_q, int64_t seqlen_kv, bool causal = false) {
+  Problem p = problem(op, seqlen_q, seqlen_kv);
+  p.causal = causal;
+  const Target widest = cpu_kernels().front().target;
+  const Kernel* best = nullptr;
+  double least = 0;
+  for (const Kernel& kernel : cpu_kernels()) {
+    if (kernel.target != widest || kernel.op != op || !cpu::refuses(kernel, p, device()).empty()) continue;
+    const double seconds = cpu::estimate(kernel, p, device(), cpu::schedule(kernel, p, device(), 1)).seconds;
+    if (best && seconds >= least) continue;
+    best = &kernel;
+    least = seconds;
+  }
+  return best->form;
+}
+
+TEST(CpuRules, EachFormWhereItWasMeasuredFastest) {
+  for (const Op op : {Op::forward, Op::backward}) {
+    for (const int64_t seqlen : {1, 4, 16, 32, 128})
+      EXPECT_EQ(cheapest(op, seqlen, seqlen), Form::small) << seqlen;
+    for (const int64_t seqlen : {256, 1024}) EXPECT_EQ(cheapest(op, seqlen, seqlen), Form::fused) << seqlen;
+    EXPECT_EQ(cheapest(op, 64, 64, true), Form::small);
+    EXPECT_EQ(cheapest(op, 128, 128, true), Form::fused);
+  }
+  EXPECT_EQ(cheapest(Op::forward, 1, 4096), Form::rows);
+}
+
+TEST(CpuRules, SmallSaysWhatDoesNotFitItsTile) {
+  const Kernel& forward = row(Op::forward, Form::small);
+  EXPECT_EQ(cpu::refuses(forward, problem(Op::forward, 192, 192), device()), "");
+  EXPECT_EQ(cpu::refuses(forward, problem(Op::forward, 1, 193), device()),
+            "holds the keys of a head in one tile, up to 192; seqlen_kv is 193");
+  Problem grouped = problem(Op::forward, 97, 8);
+  grouped.heads_kv = 6;
+  EXPECT_EQ(
+      cpu::refuses(forward, grouped, device()),
+      "holds the rows of a key head in one tile, up to 192 queries x query heads; the problem has 97 x 2");
+  Problem biased = problem(Op::forward, 8, 8);
+  biased.features |= TILEWISE_HAS_BIAS;
+  EXPECT_EQ(cpu::refuses(forward, biased, device()),
+            "takes plain scores within intervals of keys; the problem has a bias");
+  Problem invariant = problem(Op::forward, 8, 8);
+  invariant.batch_invariant = 1;
+  EXPECT_NE(cpu::refuses(forward, invariant, device()).find("batch_invariant asks for a fused kernel"),
+            std::string::npos);
+  Problem sinks = problem(Op::backward, 8, 8);
+  sinks.wants |= TILEWISE_WANT_DSINKS;
+  EXPECT_EQ(cpu::refuses(row(Op::backward, Form::small), sinks, device()), "does not make dsinks");
+}
+
+}  // namespace
+}  // namespace tilewise

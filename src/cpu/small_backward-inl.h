@@ -1,0 +1,205 @@
+// Backward for few rows and few keys: all keys of a head in one tile, P and dP as [key][lane].
+//
+//   s = K Q^T, dp = V dO^T     by dots, or from transposes of q and dO
+//   p = exp(scale s - lse), ds = scale p (dp - delta)    every step vertical, for all heads of the task
+//   dV = P^T dO, dK = dS^T Q, dQ = dS K    rows straight into the gradients
+//
+// Rows that see nothing take part as zeros. A row of dQ that is not finite is summed again over what it sees.
+
+namespace tilewise::cpu {
+namespace HWY_NAMESPACE {
+
+class SmallBackwardRun : SmallRun {
+ public:
+  SmallBackwardRun(const BackwardParams& p, const Schedule& schedule, const Launch& launch)
+      : SmallRun(p, schedule, launch, true), b_(p) {}
+
+  Status run() {
+    launch_.executor->run(p_.batch * sizes_.tasks, sizes_.workers, [this](int64_t index, int worker) {
+      task(index / sizes_.tasks, index % sizes_.tasks, worker);
+    });
+    return {};
+  }
+
+ private:
+  // What a lane's weights are made with.
+  struct Stats {
+    alignas(64) float lse[kSmallRows];
+    alignas(64) float delta[kSmallRows];
+  };
+
+  void task(int64_t b, int64_t part, int worker) const {
+    const SmallScratch w = scratch(worker);
+    SmallLanes t;
+    fill(t, b, part);
+    if (t.count > 0 && t.keys() > 0) {
+      Stats stats;
+      hide_dead_rows(t, stats);
+      attend(t, w, stats);
+    } else {
+      t.hi = t.lo;
+    }
+    write_rest(t, w);
+  }
+
+  // lse -inf: scores hide what the interval leaves.
+  void hide_dead_rows(SmallLanes& t, Stats& stats) const {
+    for (int r = 0; r < t.count; ++r) {
+      const float lse = p_.lse.at(t.b, t.sequence.q_begin + t.query[r], t.head[r]);
+      stats.lse[r] = lse;
+      if (lse != kNegativeInfinity && t.first[r] < t.last[r]) continue;
+      stats.lse[r] = -kNegativeInfinity;
+      t.first[r] = t.last[r] = 0;
+      t.partial = t.dead = true;
+    }
+    std::fill(stats.lse + t.count, stats.lse + t.width, -kNegativeInfinity);
+  }
+
+  float stat(const SmallLanes& t, const RowStats& stats, int r) const {
+    return stats.at(t.b, t.sequence.q_begin + t.query[r], t.head[r]);
+  }
+
+  // D = rowsum(dO o O), or as given, minus the gradient of lse.
+  void load_delta(const SmallLanes& t, const FloatRows* dout, const SmallScratch& w, Stats& stats) const {
+    if (b_.delta.data) {
+      for (int r = 0; r < t.count; ++r) stats.delta[r] = stat(t, b_.delta, r);
+    } else {
+      LanePointers x, y;
+      for (int h = 0, r = 0; h < t.heads; ++h) {
+        const FloatRows o = query_rows(t, p_.o, h, p_.head_dim_v, sizes_.pitch_v, w.o);
+        for (int i = 0; i < t.rows; ++i, ++r) {
+          x.at[r] = dout[h].row(i);
+          y.at[r] = o.row(i);
+        }
+      }
+      x.close(t.count);
+      y.close(t.count);
+      for (int r = 0; r < t.count; r += 4)
+        FourRowScores(x.at + r, y.at + r, 0, dim_v_, 1, stats.delta + r, t.width);
+    }
+    if (b_.dlse.data)
+      for (int r = 0; r < t.count; ++r) stats.delta[r] -= stat(t, b_.dlse, r);
+    std::fill(stats.delta + t.count, stats.delta + t.width, 0.0f);
+  }
+
+  void attend(const SmallLanes& t, const SmallScratch& w, Stats& stats) const {
+    FloatRows q[SmallSizes::kSharedLanes], dout[SmallSizes::kSharedLanes], k[SmallSizes::kSharedLanes],
+        v[SmallSizes::kSharedLanes];
+    for (int h = 0; h < t.heads; ++h) {
+      q[h] = query_rows(t, p_.q, h, p_.head_dim, sizes_.pitch_qk, w.q);
+      k[h] = key_rows(t, p_.k, h, p_.head_dim, sizes_.pitch_qk, w.k);
+      dout[h] = query_rows(t, b_.dout, h, p_.head_dim_v, sizes_.pitch_v, w.dout);
+      v[h] = key_rows(t, p_.v, h, p_.head_dim_v, sizes_.pitch_v, w.v);
+    }
+    load_delta(t, dout, w, stats);
+    scores(t, q, k, p_.head_dim, 1.0f, w.q_t, w.s);
+    scores(t, dout, v, p_.head_dim_v, 1.0f, w.dout_t, w.ds);
+    gradients(t, stats, w.s, w.ds);
+    const int n = t.keys();
+    for (int h = 0; h < t.heads; ++h) {
+      const int first = h * t.rows;
+      const int64_t key = t.sequence.kv_begin + t.lo, head = t.head_kv + h;
+      if (b_.dv.data) {
+        const Target to = target(b_.dv, b_.dv.at(t.b, key, head), true, p_.head_dim_v, w.out);
+        SmallProduct<true>(n, t.rows, w.s + first, t.width, dout[h], to.data, to.stride, dim_v_);
+        for (int j = 0; j < n && !to.in_place; ++j)
+          write_row(b_.dv, b_.dv.at(t.b, key + j, head), to.data + j * to.stride, p_.head_dim_v);
+      }
+      if (b_.dk.data) {
+        const Target to = target(b_.dk, b_.dk.at(t.b, key, head), true, p_.head_dim, w.out);
+        SmallProduct<true>(n, t.rows, w.ds + first, t.width, q[h], to.data, to.stride, dim_);
+        for (int j = 0; j < n && !to.in_place; ++j)
+          write_row(b_.dk, b_.dk.at(t.b, key + j, head), to.data + j * to.stride, p_.head_dim);
+      }
+      if (b_.dq.data) {
+        const Target to = target(b_.dq, row_at(t, b_.dq, first), p_.group() == 1, p_.head_dim, w.out);
+        SmallProduct<false>(t.rows, n, w.ds + first, t.width, k[h], to.data, to.stride, dim_);
+        if (!RowsFinite(to.data, to.stride, t.rows, dim_))
+          for (int i = 0; i < t.rows; ++i)
+            WeightedSum(w.ds + first + i, t.width, k[h], t.first[first + i], t.last[first + i], dim_,
+                        to.data + i * to.stride);
+        for (int i = 0; i < t.rows && !to.in_place; ++i)
+          write_row(b_.dq, row_at(t, b_.dq, first + i), to.data + i * to.stride, p_.head_dim);
+      }
+    }
+  }
+
+  // Scores and dP become P and dS; 0 where the pair is hidden.
+  void gradients(const SmallLanes& t, const Stats& stats, float* s, float* ds) const {
+    const D d;
+    const hn::RebindToSigned<D> di;
+    const V scale = hn::Set(d, p_.scale), log2e = hn::Set(d, kLog2E);
+    const int n = t.keys(), ld = t.width;
+    for (int x = 0; x < ld; x += kLanes) {
+      const auto first = hn::Load(di, t.first + x), last = hn::Load(di, t.last + x);
+      const V lse = hn::Load(d, stats.lse + x), delta = hn::Load(d, stats.delta + x);
+      for (int j = 0; j < n; ++j) {
+        const int64_t at = static_cast<int64_t>(j) * ld + x;
+        // score - lse is rounded once, as a difference: both can be large beside it.
+        V p = Exp2(hn::Mul(hn::MulSub(hn::Load(d, s + at), scale, lse), log2e));
+        V g = hn::Mul(hn::Mul(scale, p), hn::Sub(hn::Load(d, ds + at), delta));
+        if (t.partial) {
+          const auto key = hn::Set(di, j);
+          const auto out = hn::RebindMask(d, hn::Or(hn::Gt(first, key), hn::Not(hn::Gt(last, key))));
+          p = hn::IfThenZeroElse(out, p);
+          g = hn::IfThenZeroElse(out, g);
+        }
+        hn::Store(p, d, s + at);
+        hn::Store(g, d, ds + at);
+      }
+    }
+  }
+
+  // Rows of a gradient in the making: in place where they are fp32 on whole vectors, `regular`ly apart, and
+  // nothing is added to; else in a buffer.
+  struct Target {
+    float* data;
+    int64_t stride;
+    bool in_place;
+  };
+  Target target(const RowTensor& tensor, int64_t at, bool regular, int64_t dim, float* buffer) const {
+    if (regular && !b_.accumulate && in_place(tensor, at, dim))
+      return {static_cast<float*>(tensor.data) + at, tensor.row_stride, true};
+    return {buffer, multiple_of(16, dim), false};
+  }
+
+  void write_row(const RowTensor& tensor, int64_t at, const float* values, int64_t dim) const {
+    if (!b_.accumulate) {
+      StoreRow(tensor, at, values, dim, 1.0f, false);
+      return;
+    }
+    for (int64_t c = 0; c < dim; ++c)
+      store_element(tensor.data, tensor.dtype, at + c,
+                    load_element(tensor.data, tensor.dtype, at + c) + values[c]);
+  }
+
+  // Zeros: dK and dV of keys outside the tile, dQ of rows that no product made.
+  void write_rest(const SmallLanes& t, const SmallScratch& w) const {
+    if (b_.accumulate) return;
+    const Sequence& s = t.sequence;
+    const int64_t group = p_.group();
+    const auto clear = [&](const RowTensor& tensor, int64_t row, int64_t head, int64_t dim) {
+      StoreRow(tensor, tensor.at(t.b, row, head), w.out, dim, 0.0f, true);
+    };
+    for (int64_t h = t.head_kv; h < t.head_kv + t.heads; ++h) {
+      for (int64_t j = 0; j < s.rows_kv; ++j) {
+        if (j == t.lo) j = t.hi;
+        if (j >= s.rows_kv) break;
+        clear(b_.dk, s.kv_begin + j, h, p_.head_dim);
+        clear(b_.dv, s.kv_begin + j, h, p_.head_dim_v);
+      }
+      for (int64_t i = t.keys() > 0 ? s.len_q : 0; i < s.rows_q; ++i)
+        for (int64_t g = 0; g < group; ++g) clear(b_.dq, s.q_begin + i, h * group + g, p_.head_dim);
+    }
+  }
+
+  const BackwardParams& b_;
+};
+
+inline Status SmallBackward(const Kernel&, const BackwardParams& p, const Schedule& schedule,
+                            const Launch& launch) {
+  return SmallBackwardRun(p, schedule, launch).run();
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tilewise::cpu

@@ -1,0 +1,135 @@
+// Forward for few rows and few keys: all keys of a head in one tile, scores as s[key][lane].
+//
+//   s = K Q^T           by dots, or from a transpose of q
+//   p = 2^(c s - c m) / sum    every step vertical, for all heads of the task at once
+//   O = P V             rows straight into o
+//
+// A weight of -0 marks a hidden pair; where a row of O is not finite it is summed again over what it sees.
+
+namespace tilewise::cpu {
+namespace HWY_NAMESPACE {
+
+class SmallForwardRun : SmallRun {
+ public:
+  SmallForwardRun(const ForwardParams& p, const Schedule& schedule, const Launch& launch)
+      : SmallRun(p, schedule, launch, false) {}
+
+  Status run() {
+    launch_.executor->run(p_.batch * sizes_.tasks, sizes_.workers, [this](int64_t index, int worker) {
+      task(index / sizes_.tasks, index % sizes_.tasks, worker);
+    });
+    return {};
+  }
+
+ private:
+  void task(int64_t b, int64_t part, int worker) const {
+    const SmallScratch w = scratch(worker);
+    SmallLanes t;
+    fill(t, b, part);
+    if (t.count > 0) attend(t, w);
+    write_padding(t);
+  }
+
+  void attend(const SmallLanes& t, const SmallScratch& w) const {
+    FloatRows q[SmallSizes::kSharedLanes], k[SmallSizes::kSharedLanes];
+    for (int h = 0; h < t.heads; ++h) {
+      q[h] = query_rows(t, p_.q, h, p_.head_dim, sizes_.pitch_qk, w.q);
+      k[h] = key_rows(t, p_.k, h, p_.head_dim, sizes_.pitch_qk, w.k);
+    }
+    const bool by_dots = sizes_.dots();
+    scores(t, q, k, p_.head_dim, by_dots ? 1.0f : sign_of(p_), w.q_t, w.s);
+    softmax(t, w.s, by_dots ? sign_of(p_) : 1.0f);
+    for (int h = 0; h < t.heads; ++h) {
+      const FloatRows v = key_rows(t, p_.v, h, p_.head_dim_v, sizes_.pitch_v, w.v);
+      const int first = h * t.rows;
+      const int64_t at = row_at(t, p_.o, first);
+      const bool made_in_place = p_.group() == 1 && in_place(p_.o, at, p_.head_dim_v);
+      float* o = made_in_place ? static_cast<float*>(p_.o.data) + at : w.out;
+      const int64_t stride = made_in_place ? p_.o.row_stride : sizes_.pitch_v;
+      SmallProduct<false>(t.rows, t.keys(), w.s + first, t.width, v, o, stride, dim_v_);
+      // What is not finite may come from keys that the row does not see.
+      if (!RowsFinite(o, stride, t.rows, dim_v_))
+        for (int i = 0; i < t.rows; ++i)
+          SeenSum(w.s + first + i, t.width, v, t.keys(), dim_v_, o + i * stride);
+      if (made_in_place) continue;
+      for (int i = 0; i < t.rows; ++i)
+        StoreRow(p_.o, row_at(t, p_.o, first + i), o + i * stride, p_.head_dim_v, 1.0f, false);
+    }
+  }
+
+  // Scores become weights that add up to 1 (or to what a sink leaves); lse is written.
+  void softmax(const SmallLanes& t, float* s, float sign) const {
+    const D d;
+    const hn::RebindToSigned<D> di;
+    const Weights<false> weights(factor_of(p_));
+    const V hidden = hn::Set(d, kNegativeInfinity), by_sign = hn::Set(d, sign);
+    const int n = t.keys(), ld = t.width;
+    alignas(64) float top_of[kLanes], sum_of[kLanes], factor_of_row[kLanes];
+    for (int x = 0; x < ld; x += kLanes) {
+      const auto first = hn::Load(di, t.first + x), last = hn::Load(di, t.last + x);
+      V top = hidden;
+      for (int j = 0; j < n; ++j) {
+        float* at = s + j * ld + x;
+        V score = hn::Mul(by_sign, hn::Load(d, at));
+        if (t.partial) {
+          const auto key = hn::Set(di, j);
+          const auto out = hn::Or(hn::Gt(first, key), hn::Not(hn::Gt(last, key)));
+          score = hn::IfThenElse(hn::RebindMask(d, out), hidden, score);
+        }
+        hn::Store(score, d, at);
+        top = hn::Max(top, score);
+      }
+      const V shift = weights.shift(top);
+      V sum = hn::Zero(d);
+      for (int j = 0; j < n; ++j) {
+        float* at = s + j * ld + x;
+        const V score = hn::Load(d, at);
+        const V p = weights.of(score, shift);
+        sum = hn::Add(sum, p);
+        hn::Store(hn::IfThenElse(hn::Eq(score, hidden), hn::Set(d, -0.0f), p), d, at);
+      }
+      hn::Store(top, d, top_of);
+      hn::Store(sum, d, sum_of);
+      const int count = std::clamp(t.count - x, 0, kLanes);
+      for (int r = 0; r < count; ++r) factor_of_row[r] = finish(t, x + r, top_of[r], sum_of[r]);
+      std::fill(factor_of_row + count, factor_of_row + kLanes, 0.0f);
+      const V factor = hn::Load(d, factor_of_row);
+      for (int j = 0; j < n; ++j) {
+        float* at = s + j * ld + x;
+        hn::Store(hn::Mul(hn::Load(d, at), factor), d, at);
+      }
+    }
+  }
+
+  // Writes a row's lse; returns what its weights are multiplied by.
+  float finish(const SmallLanes& t, int r, float top, float sum) const {
+    const int64_t head = t.head[r];
+    const float sink = p_.sinks ? p_.sinks[head * p_.sinks_stride] : kNegativeInfinity;
+    // A row whose only scores are NaN has no maximum either, but its sum is NaN.
+    RowEnd end{0.0f, sink};
+    if (top != kNegativeInfinity || sum != 0.0f)
+      end = join_sink(LogSumExp(top * factor_of(p_), false, sum), sum, sink);
+    if (p_.lse.data) p_.lse.at(t.b, t.sequence.q_begin + t.query[r], head) = end.lse;
+    return end.factor;
+  }
+
+  // Rows past q_lengths.
+  void write_padding(const SmallLanes& t) const {
+    const Sequence& s = t.sequence;
+    const int64_t group = p_.group();
+    for (int64_t i = s.len_q; i < s.rows_q; ++i) {
+      for (int64_t head = t.head_kv * group; head < (t.head_kv + t.heads) * group; ++head) {
+        StoreRow(p_.o, p_.o.at(t.b, s.q_begin + i, head), nullptr, p_.head_dim_v, 0.0f, true);
+        if (p_.lse.data) p_.lse.at(t.b, s.q_begin + i, head) = kNegativeInfinity;
+      }
+    }
+  }
+};
+
+inline Status SmallForward(const Kernel&, const ForwardParams& p, const Schedule& schedule,
+                           const Launch& launch) {
+  return SmallForwardRun(p, schedule, launch).run();
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tilewise::cpu

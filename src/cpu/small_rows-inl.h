@@ -1,0 +1,291 @@
+// What the `small` forward and backward share: the rows and keys of a task, and products over them that pack
+// as little as they can. One tile holds all keys of a head, so nothing is running: no online maximum, no
+// rescaling, no sums carried from tile to tile.
+
+namespace tilewise::cpu {
+namespace HWY_NAMESPACE {
+
+// The rows of q of a task, one a lane, head by head, and the keys that any of them sees.
+struct SmallLanes {
+  int64_t b;
+  Sequence sequence;
+  int64_t head_kv;                        // the first of the task
+  int heads;                              // key heads
+  int rows;                               // of each
+  int count;                              // heads * rows
+  int width;                              // whole vectors
+  int64_t lo, hi;                         // keys of the tile
+  bool partial;                           // some row does not see all of them
+  bool dead;                              // some row sees none
+  alignas(64) int32_t first[kSmallRows];  // key, from the tile's first on
+  alignas(64) int32_t last[kSmallRows];
+
+  int32_t query[kSmallRows], head[kSmallRows];
+
+  int keys() const { return static_cast<int>(hi - lo); }
+};
+
+struct FloatRows {
+  const float* data = nullptr;
+  int64_t stride = 0;
+  const float* row(int64_t i) const { return data + i * stride; }
+};
+
+// Pointers of a task's lanes, up to a multiple of four: the last row stands in for what is missing.
+struct LanePointers {
+  const float* at[kSmallRows];
+  void close(int count) {
+    for (int r = count; r % 4 != 0; ++r) at[r] = at[count - 1];
+  }
+};
+
+inline bool aligned_rows(const float* data, int64_t stride) {
+  return reinterpret_cast<uintptr_t>(data) % (kLanes * sizeof(float)) == 0 && stride % kLanes == 0;
+}
+
+// s[j][r] = q_r . k_r[j], r < 4, j < n: each of the four rows has keys of its own. `dim` is whole vectors.
+HWY_NOINLINE void FourRowScores(const float* const* q, const float* const* k, int64_t k_stride, int dim,
+                                int n, float* HWY_RESTRICT s, int64_t ld) {
+  const D d;
+  const float *q0 = q[0], *q1 = q[1], *q2 = q[2], *q3 = q[3];
+  const float *k0 = k[0], *k1 = k[1], *k2 = k[2], *k3 = k[3];
+  int j = 0;
+  for (; j + 2 <= n; j += 2, s += 2 * ld) {
+    V a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
+    for (int c = 0; c < dim; c += kLanes) {
+      const V x0 = hn::LoadU(d, q0 + c), x1 = hn::LoadU(d, q1 + c), x2 = hn::LoadU(d, q2 + c),
+              x3 = hn::LoadU(d, q3 + c);
+      MulAddTo(a0, x0, hn::LoadU(d, k0 + c));
+      MulAddTo(a1, x1, hn::LoadU(d, k1 + c));
+      MulAddTo(a2, x2, hn::LoadU(d, k2 + c));
+      MulAddTo(a3, x3, hn::LoadU(d, k3 + c));
+      MulAddTo(b0, x0, hn::LoadU(d, k0 + k_stride + c));
+      MulAddTo(b1, x1, hn::LoadU(d, k1 + k_stride + c));
+      MulAddTo(b2, x2, hn::LoadU(d, k2 + k_stride + c));
+      MulAddTo(b3, x3, hn::LoadU(d, k3 + k_stride + c));
+    }
+    StoreFourSums(a0, a1, a2, a3, s);
+    StoreFourSums(b0, b1, b2, b3, s + ld);
+    k0 += 2 * k_stride;
+    k1 += 2 * k_stride;
+    k2 += 2 * k_stride;
+    k3 += 2 * k_stride;
+  }
+  if (j == n) return;
+  V a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0;
+  for (int c = 0; c < dim; c += kLanes) {
+    MulAddTo(a0, hn::LoadU(d, q0 + c), hn::LoadU(d, k0 + c));
+    MulAddTo(a1, hn::LoadU(d, q1 + c), hn::LoadU(d, k1 + c));
+    MulAddTo(a2, hn::LoadU(d, q2 + c), hn::LoadU(d, k2 + c));
+    MulAddTo(a3, hn::LoadU(d, q3 + c), hn::LoadU(d, k3 + c));
+  }
+  StoreFourSums(a0, a1, a2, a3, s);
+}
+
+// out = sum_j w[j * ws] row j over [begin, end), kVectors of it at column c.
+template <int kVectors>
+HWY_INLINE void SumColumns(const float* HWY_RESTRICT w, int64_t ws, const FloatRows& rows, int begin, int end,
+                           int c, float* HWY_RESTRICT out) {
+  const D d;
+  V sum[kVectors];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) sum[v] = hn::Zero(d);
+  for (int j = begin; j < end; ++j) {
+    const V weight = hn::Set(d, w[j * ws]);
+    const float* row = rows.row(j) + c;
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) MulAddTo(sum[v], weight, hn::LoadU(d, row + v * kLanes));
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) hn::StoreU(sum[v], d, out + c + v * kLanes);
+}
+
+// The bits of a tile product's row, where what is left out has a weight of 0. `dim` is whole vectors.
+HWY_INLINE void WeightedSum(const float* w, int64_t ws, const FloatRows& rows, int begin, int end, int dim,
+                            float* out) {
+  int c = 0;
+  for (; c + 4 * kLanes <= dim; c += 4 * kLanes) SumColumns<4>(w, ws, rows, begin, end, c, out);
+  for (; c < dim; c += kLanes) SumColumns<1>(w, ws, rows, begin, end, c, out);
+}
+
+// C[m][dim] = A(m, k) rows[k], with A as in Panels: of one or two terms a call of its own does not pay.
+template <bool kUnitK>
+HWY_INLINE void SmallProduct(int m, int nk, const float* a, int64_t as, const FloatRows& rows, float* c,
+                             int64_t cs, int dim) {
+  if (m * nk > 4) {
+    Panels<kUnitK, Out::kStore>(m, nk, a, as, rows.data, rows.stride, c, cs, dim);
+    return;
+  }
+  for (int i = 0; i < m; ++i)
+    WeightedSum(a + (kUnitK ? i * as : i), kUnitK ? 1 : as, rows, 0, nk, dim, c + i * cs);
+}
+
+// The same, where weight -0 passes a key over, and what underflowed is no zero beside an infinity.
+inline void SeenSum(const float* w, int64_t ws, const FloatRows& rows, int n, int dim, float* out) {
+  const D d;
+  for (int c = 0; c < dim; c += kLanes) {
+    V sum = hn::Zero(d);
+    for (int j = 0; j < n; ++j) {
+      const float weight = w[j * ws];
+      if (weight == 0.0f && std::signbit(weight)) continue;
+      const V value = hn::LoadU(d, rows.row(j) + c);
+      const V factor = weight == 0.0f ? hn::IfThenElse(hn::IsInf(value), hn::Set(d, 1.0f), hn::Zero(d))
+                                      : hn::Set(d, weight);
+      MulAddTo(sum, factor, value);
+    }
+    hn::StoreU(sum, d, out + c);
+  }
+}
+
+// True where no element of `count` rows is NaN or infinite; `dim` is whole vectors.
+inline bool RowsFinite(const float* rows, int64_t stride, int count, int dim) {
+  const D d;
+  const V zero = hn::Zero(d);
+  V bad0 = zero, bad1 = zero, bad2 = zero, bad3 = zero;  // x * 0 is 0, or NaN for what is not finite
+  for (int r = 0; r < count; ++r, rows += stride) {
+    int c = 0;
+    for (; c + 4 * kLanes <= dim; c += 4 * kLanes) {
+      MulAddTo(bad0, zero, hn::LoadU(d, rows + c));
+      MulAddTo(bad1, zero, hn::LoadU(d, rows + c + kLanes));
+      MulAddTo(bad2, zero, hn::LoadU(d, rows + c + 2 * kLanes));
+      MulAddTo(bad3, zero, hn::LoadU(d, rows + c + 3 * kLanes));
+    }
+    for (; c < dim; c += kLanes) MulAddTo(bad0, zero, hn::LoadU(d, rows + c));
+  }
+  const V bad = hn::Add(hn::Add(bad0, bad1), hn::Add(bad2, bad3));
+  return hn::AllTrue(d, hn::Eq(bad, bad));
+}
+
+// What a call knows before its first task.
+class SmallRun {
+ public:
+  SmallRun(const ForwardParams& p, const Schedule& schedule, const Launch& launch, bool backward)
+      : p_(p),
+        launch_(launch),
+        sizes_(p.heads_q, p.heads_kv, p.seqlen_q, p.seqlen_kv, p.head_dim, p.head_dim_v, schedule),
+        worker_bytes_(small_worker_bytes(sizes_, backward)),
+        backward_(backward),
+        dim_(static_cast<int>(multiple_of(kLanes, p.head_dim))),
+        dim_v_(static_cast<int>(multiple_of(kLanes, p.head_dim_v))) {}
+
+ protected:
+  SmallScratch scratch(int worker) const {
+    Arena arena(static_cast<std::byte*>(launch_.scratch) + worker * worker_bytes_, worker_bytes_);
+    return SmallScratch(arena, sizes_, backward_);
+  }
+
+  void fill(SmallLanes& t, int64_t b, int64_t part) const {
+    const int64_t group = p_.group();
+    t.b = b;
+    t.sequence = sequence_of(p_, b);
+    t.head_kv = part * sizes_.heads;
+    t.heads = static_cast<int>(std::min(sizes_.heads, p_.heads_kv - t.head_kv));
+    t.rows = static_cast<int>(t.sequence.len_q * group);
+    t.count = t.heads * t.rows;
+    t.width = static_cast<int>(multiple_of(std::max(kLanes, 4), t.count));  // dots come in fours
+    const Sequence& s = t.sequence;
+    TileBounds bounds;
+    const bool same = p_.window_left < 0 && p_.window_right < 0 && !p_.kv_ranges.data;  // for every row
+    Interval keys;
+    if (same && s.len_q > 0) bounds.add(keys = visible_keys(p_, s, b, 0));
+    for (int64_t i = 0, lane = 0; i < s.len_q; ++i) {
+      if (!same) bounds.add(keys = visible_keys(p_, s, b, i));
+      for (int64_t g = 0; g < group; ++g, ++lane) {
+        t.query[lane] = static_cast<int32_t>(i);
+        t.head[lane] = static_cast<int32_t>(t.head_kv * group + g);
+        t.first[lane] = static_cast<int32_t>(keys.lo);
+        t.last[lane] = static_cast<int32_t>(keys.hi);
+      }
+    }
+    t.lo = bounds.empty() ? 0 : bounds.lo_min;
+    t.hi = bounds.hi_max;
+    t.partial = bounds.empty() || bounds.lo_max > t.lo || bounds.hi_min < t.hi;
+    t.dead = bounds.empty() || bounds.hi_min == 0;
+    for (int r = 0; r < t.rows; ++r) {
+      t.first[r] -= static_cast<int32_t>(t.lo);
+      t.last[r] -= static_cast<int32_t>(t.lo);
+    }
+    for (int r = t.rows; r < t.count; ++r) {
+      t.first[r] = t.first[r - t.rows];
+      t.last[r] = t.last[r - t.rows];
+      t.query[r] = t.query[r - t.rows];
+      t.head[r] = t.head[r - t.rows] + static_cast<int32_t>(group);
+    }
+    for (int r = t.count; r < t.width; ++r) t.first[r] = t.last[r] = 0;
+  }
+
+  int64_t row_at(const SmallLanes& t, const RowTensor& tensor, int lane) const {
+    return tensor.at(t.b, t.sequence.q_begin + t.query[lane], t.head[lane]);
+  }
+
+  // Rows as fp32 on whole vectors are read where they are: products take them as they stand.
+  static bool in_place(const RowTensor& tensor, int64_t at, int64_t dim) {
+    return tensor.dtype == DType::f32 && dim % kLanes == 0 &&
+           aligned_rows(static_cast<const float*>(tensor.data) + at, tensor.row_stride);
+  }
+
+  // The tile's keys of the task's key head h.
+  FloatRows key_rows(const SmallLanes& t, const RowTensor& tensor, int h, int64_t dim, int64_t pitch,
+                     float* buffer) const {
+    const int64_t at = tensor.at(t.b, t.sequence.kv_begin + t.lo, t.head_kv + h);
+    if (in_place(tensor, at, dim)) return {static_cast<const float*>(tensor.data) + at, tensor.row_stride};
+    buffer += h * sizes_.keys * pitch;
+    for (int j = 0; j < t.keys(); ++j)
+      ConvertPaddedRow(buffer + j * pitch, tensor, at + j * tensor.row_stride, dim, pitch);
+    return {buffer, pitch};
+  }
+
+  // The rows of q's shape of the task's key head h. Where they are copied, those that see nothing are zeros,
+  // and zeros fill the last vector of lanes.
+  FloatRows query_rows(const SmallLanes& t, const RowTensor& tensor, int h, int64_t dim, int64_t pitch,
+                       float* buffer) const {
+    const int first = h * t.rows;
+    if (p_.group() == 1 && !t.dead && (sizes_.dots() || t.rows == t.width)) {
+      const int64_t at = row_at(t, tensor, first);
+      if (in_place(tensor, at, dim)) return {static_cast<const float*>(tensor.data) + at, tensor.row_stride};
+    }
+    buffer += first * pitch;
+    const int filled = sizes_.dots() ? t.rows : t.width;
+    for (int i = 0; i < filled; ++i) {
+      const int r = first + i;
+      if (i < t.rows && t.first[r] < t.last[r])
+        ConvertPaddedRow(buffer + i * pitch, tensor, row_at(t, tensor, r), dim, pitch);
+      else
+        std::fill_n(buffer + i * pitch, pitch, 0.0f);
+    }
+    return {buffer, pitch};
+  }
+
+  // s[key][lane] = x . y over `dim` components, where x[h] are the rows of key head h and y[h] its keys.
+  void scores(const SmallLanes& t, const FloatRows* x, const FloatRows* y, int64_t dim, float factor,
+              float* x_t, float* s) const {
+    if (!sizes_.dots()) {
+      Transpose<false>(x->data, x->stride, t.width, static_cast<int>(dim), x_t, t.width,
+                       ColumnFactors(factor));
+      ScoreProduct(t.keys(), static_cast<int>(dim), y->data, y->stride, x_t, s, t.width, t.width, nullptr);
+      return;
+    }
+    LanePointers rows, keys;
+    for (int h = 0, r = 0; h < t.heads; ++h) {
+      for (int i = 0; i < t.rows; ++i, ++r) {
+        rows.at[r] = x[h].row(i);
+        keys.at[r] = y[h].data;
+      }
+    }
+    rows.close(t.count);
+    keys.close(t.count);
+    for (int r = 0; r < t.count; r += 4)
+      FourRowScores(rows.at + r, keys.at + r, y->stride, static_cast<int>(multiple_of(kLanes, dim)), t.keys(),
+                    s + r, t.width);
+  }
+
+  const ForwardParams& p_;
+  const Launch& launch_;
+  const SmallSizes sizes_;
+  const int64_t worker_bytes_;
+  const bool backward_;
+  const int dim_, dim_v_;  // whole vectors
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tilewise::cpu
