@@ -3,6 +3,7 @@ option(TILEWISE_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(TILEWISE_BENCH "Build the benchmark programs" ${PROJECT_IS_TOP_LEVEL})
 option(TILEWISE_FUZZ "Build the fuzzers (clang alone)" OFF)
 option(TILEWISE_CLI "Build the command tilewise" ${PROJECT_IS_TOP_LEVEL})
+option(TILEWISE_PYTHON "Build the Python module (pip install . does it)" OFF)
 option(TILEWISE_INSTALL "Make install rules" ${PROJECT_IS_TOP_LEVEL})
 # Warnings are errors with the compilers it is known to be free of them with; a newer one may have found new warnings.
 set(werror OFF)

@@ -23,6 +23,8 @@ cmake_3_25() {
   have cmake && version=$(cmake --version | sed -n '1s/[^0-9]*//p') &&
     [ "$(printf '%s\n3.25\n' "$version" | sort -V | head -n1)" = 3.25 ]
 }
+python_module() { python3 -c "import $1" 2>/dev/null; }
+python_headers() { python3 -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null; }
 compilers() { have "${CXX:-c++}" && have "${CC:-cc}"; }
 
 tests=0 cross=0
@@ -51,6 +53,8 @@ probe() {
     need binutils have nm
     need dpkg-dev have dpkg-shlibdeps
     need file have file
+    need python3-venv python_module ensurepip
+    need python3-dev python_headers
   fi
   if [ $cross = 1 ] && [ "$(uname -m)" != aarch64 ]; then
     need g++-aarch64-linux-gnu have aarch64-linux-gnu-g++

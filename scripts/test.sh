@@ -1,24 +1,25 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and tests: scripts/test.sh [--all | TIER...]
-#   fast      every quick test of the release build (the default)
+#   fast      every quick test of the release build
+#   python    the wheel, built into a fresh virtual environment, and its tests
 #   slow      the long ones of the release build
 #   install   the installed tree, the packages, and programs built against them
 #   sanitize  ASan and UBSan over the fast tests, TSan over the threaded ones
 #   aarch64   cross build, the fast tests under qemu-user as a Cortex-A72 and as `max`
-# --all, --ci and CI=true mean all of them. The last line is the sum: N passed, N failed, N skipped.
+# The default is fast and python; --all, --ci and CI=true mean all of them. The last line is the sum: N passed, N failed, N skipped.
 . "$(dirname "$0")/common.sh"
 
-all=(fast slow install sanitize aarch64)
+all=(fast python slow install sanitize aarch64)
 tiers=()
 for argument in "$@"; do
   case $argument in
     --all | --ci) tiers=("${all[@]}") ;;
-    fast | slow | install | sanitize | aarch64) tiers+=("$argument") ;;
+    fast | python | slow | install | sanitize | aarch64) tiers+=("$argument") ;;
     *) die "unknown argument $argument; accepted: --all, --ci, ${all[*]}" ;;
   esac
 done
 if [ ${#tiers[@]} = 0 ]; then
-  tiers=(fast)
+  tiers=(fast python)
   [ "${CI-}" = true ] && tiers=("${all[@]}")
 fi
 
@@ -50,6 +51,19 @@ check() { # check NAME FOLDER CTEST-ARGUMENT...
 }
 
 tier_fast() { build release && check fast build -L fast --no-tests=error; }
+tier_python() {
+  build release || return
+  local start=$SECONDS counts=
+  say "python: wheel and test"
+  mkdir -p build/results
+  scripts/test_python.sh build 2>&1 | tee build/results/python.log || true
+  counts=$(tail -n 1 build/results/python.log)
+  if [[ $counts =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
+    count python "${BASH_REMATCH[@]:1:3}" $((SECONDS - start))
+  else
+    count python 0 1 0 $((SECONDS - start))
+  fi
+}
 tier_slow() { build release && check slow build -L slow; }
 tier_install() { build release && check install build -L install --no-tests=error; }
 tier_sanitize() {

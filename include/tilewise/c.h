@@ -240,6 +240,10 @@ TILEWISE_API tilewise_code tilewise_context_create(const tilewise_context_option
  * TILEWISE_CHECK, TILEWISE_LOG=stderr. */
 TILEWISE_API tilewise_code tilewise_context_from_environment(tilewise_context** context,
                                                              tilewise_error* error);
+/* The same; what no variable sets comes from `defaults`. */
+TILEWISE_API tilewise_code tilewise_context_from_environment_over(const tilewise_context_options* defaults,
+                                                                  tilewise_context** context,
+                                                                  tilewise_error* error);
 TILEWISE_API void tilewise_context_destroy(tilewise_context* context);
 TILEWISE_API int32_t tilewise_context_threads(const tilewise_context* context);
 

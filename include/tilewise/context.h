@@ -20,11 +20,12 @@ class Context {
     if (auto code = tilewise_context_create(&options, &raw, &error)) return detail::make_status(code, error);
     return Context(raw);
   }
-  // The only reader of TILEWISE_* variables.
-  static Expected<Context> from_environment() {
+  // The only reader of TILEWISE_* variables. What none of them sets comes from `defaults`.
+  static Expected<Context> from_environment(const ContextOptions& defaults = {}) {
     tilewise_context* raw = nullptr;
     tilewise_error error;
-    if (auto code = tilewise_context_from_environment(&raw, &error)) return detail::make_status(code, error);
+    if (auto code = tilewise_context_from_environment_over(&defaults, &raw, &error))
+      return detail::make_status(code, error);
     return Context(raw);
   }
   int threads() const { return tilewise_context_threads(get()); }

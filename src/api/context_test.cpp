@@ -68,6 +68,14 @@ TEST(Environment, IsReadOnlyWhenAsked) {
       "forward_reference_f64");
 }
 
+TEST(Environment, FillsInWhatTheDefaultsLeaveToIt) {
+  ContextOptions defaults;
+  defaults.threads = 3;
+  EXPECT_EQ(Context::from_environment(defaults)->threads(), 3);
+  const Variable threads("TILEWISE_THREADS", "2");
+  EXPECT_EQ(Context::from_environment(defaults)->threads(), 2);
+}
+
 TEST(Environment, BadVariablesAreNamed) {
   const struct {
     const char *name, *value, *says;

@@ -53,7 +53,7 @@ Status read_environment(tilewise_context_options* options, std::string* kernel, 
   const std::string check = variable("TILEWISE_CHECK");
   if (check != "" && check != "0" && check != "1")
     return {Code::invalid, cat("TILEWISE_CHECK is \"", check, "\"; accepted: 0 or 1")};
-  options->check_data = check == "1" ? 1 : 0;
+  if (!check.empty()) options->check_data = check == "1" ? 1 : 0;
   const std::string log = variable("TILEWISE_LOG");
   if (log == "stderr") {
     options->log = log_to_stderr;
@@ -66,17 +66,23 @@ Status read_environment(tilewise_context_options* options, std::string* kernel, 
 }  // namespace
 }  // namespace tilewise
 
-tilewise_code tilewise_context_from_environment(tilewise_context** context, tilewise_error* error) {
+tilewise_code tilewise_context_from_environment_over(const tilewise_context_options* defaults,
+                                                     tilewise_context** context, tilewise_error* error) {
   using namespace tilewise;
   return guarded(error, [&]() -> Status {
     if (!context) return null_argument("context");
     *context = nullptr;
     tilewise_context_options options;
     tilewise_context_options_init(&options);
+    if (defaults) options = *defaults;
     std::string kernel, tuning;
     if (Status s = read_environment(&options, &kernel, &tuning); !s.ok()) return s;
     tilewise_error inner;
     const tilewise_code code = tilewise_context_create(&options, context, &inner);
     return detail::make_status(code, inner);
   });
+}
+
+tilewise_code tilewise_context_from_environment(tilewise_context** context, tilewise_error* error) {
+  return tilewise_context_from_environment_over(nullptr, context, error);
 }

@@ -1,0 +1,122 @@
+#include "call.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+namespace tilewise_python {
+namespace {
+
+enum class Kind { plain, rows, scores, state };
+
+struct Field {
+  const char* name;
+  tilewise_tensor tilewise_tensors::*tensor;
+  Kind kind;
+};
+
+constexpr Field kFields[] = {{"q", &tilewise_tensors::q, Kind::rows},
+                             {"k", &tilewise_tensors::k, Kind::rows},
+                             {"v", &tilewise_tensors::v, Kind::rows},
+                             {"o", &tilewise_tensors::o, Kind::rows},
+                             {"lse", &tilewise_tensors::lse, Kind::plain},
+                             {"bias", &tilewise_tensors::bias, Kind::scores},
+                             {"mask", &tilewise_tensors::mask, Kind::scores},
+                             {"q_lengths", &tilewise_tensors::q_lengths, Kind::plain},
+                             {"kv_lengths", &tilewise_tensors::kv_lengths, Kind::plain},
+                             {"kv_starts", &tilewise_tensors::kv_starts, Kind::plain},
+                             {"q_offset", &tilewise_tensors::q_offset, Kind::plain},
+                             {"cu_seqlens_q", &tilewise_tensors::cu_seqlens_q, Kind::plain},
+                             {"cu_seqlens_kv", &tilewise_tensors::cu_seqlens_kv, Kind::plain},
+                             {"segment_ids_q", &tilewise_tensors::segment_ids_q, Kind::plain},
+                             {"segment_ids_kv", &tilewise_tensors::segment_ids_kv, Kind::plain},
+                             {"kv_ranges", &tilewise_tensors::kv_ranges, Kind::plain},
+                             {"alibi_slopes", &tilewise_tensors::alibi_slopes, Kind::plain},
+                             {"sinks", &tilewise_tensors::sinks, Kind::plain},
+                             {"dropout_state", &tilewise_tensors::dropout_state, Kind::state},
+                             {"dout", &tilewise_tensors::dout, Kind::rows},
+                             {"dlse", &tilewise_tensors::dlse, Kind::plain},
+                             {"delta", &tilewise_tensors::delta, Kind::plain},
+                             {"dq", &tilewise_tensors::dq, Kind::rows},
+                             {"dk", &tilewise_tensors::dk, Kind::rows},
+                             {"dv", &tilewise_tensors::dv, Kind::rows},
+                             {"dbias", &tilewise_tensors::dbias, Kind::scores},
+                             {"dsinks", &tilewise_tensors::dsinks, Kind::plain}};
+
+// [Sq, Skv] is [1, 1, Sq, Skv]: arrays broadcast from the right.
+tilewise_tensor as_four_dimensions(tilewise_tensor t) {
+  const int missing = TILEWISE_MAX_RANK - t.rank;
+  if (missing <= 0) return t;
+  std::copy_backward(t.shape, t.shape + t.rank, t.shape + TILEWISE_MAX_RANK);
+  std::copy_backward(t.stride, t.stride + t.rank, t.stride + TILEWISE_MAX_RANK);
+  std::fill(t.shape, t.shape + missing, 1);
+  std::fill(t.stride, t.stride + missing, 0);
+  t.rank = TILEWISE_MAX_RANK;
+  return t;
+}
+
+// Frameworks draw random numbers as int64; the state is their bits.
+tilewise_tensor as_unsigned(tilewise_tensor t) {
+  if (t.dtype == TILEWISE_I64) t.dtype = TILEWISE_U64;
+  return t;
+}
+
+}  // namespace
+
+Call::Call(const nb::dict& arrays, const Setting& setting) {
+  static_assert(std::size(kFields) == kMaxArrays);
+  for (const auto& [key, array] : arrays) {
+    if (array.is_none()) continue;
+    const char* name = nb::cast<const char*>(key);
+    const Field* field = std::find_if(std::begin(kFields), std::end(kFields),
+                                      [&](const Field& f) { return std::strcmp(f.name, name) == 0; });
+    if (field == std::end(kFields)) throw nb::key_error(name);
+    const tilewise_tensor& read = arrays_[field - kFields].emplace(field->name, array, setting.cuda).tensor();
+    tilewise_tensor& tensor = tensors_.*field->tensor;
+    switch (field->kind) {
+      case Kind::plain:
+        tensor = read;
+        break;
+      case Kind::rows:
+        tensor = as_bshd(read, setting);
+        break;
+      case Kind::scores:
+        tensor = as_four_dimensions(read);
+        break;
+      case Kind::state:
+        tensor = as_unsigned(read);
+        break;
+    }
+  }
+}
+
+tilewise_tensor as_bshd(tilewise_tensor tensor, const Setting& setting) {
+  if (!setting.bhsd || tensor.rank != 4) return tensor;
+  std::swap(tensor.shape[1], tensor.shape[2]);
+  std::swap(tensor.stride[1], tensor.stride[2]);
+  return tensor;
+}
+
+void raise_if_refused(tilewise_code code, const tilewise_error& error) {
+  PyObject* type = nullptr;
+  switch (code) {
+    case TILEWISE_OK:
+      return;
+    case TILEWISE_INVALID:
+      type = PyExc_ValueError;
+      break;
+    case TILEWISE_UNSUPPORTED:
+      type = PyExc_NotImplementedError;
+      break;
+    case TILEWISE_OUT_OF_MEMORY:
+      type = PyExc_MemoryError;
+      break;
+    case TILEWISE_DEVICE:
+      type = PyExc_RuntimeError;
+      break;
+  }
+  PyErr_SetString(type, error.message);
+  throw nb::python_error();
+}
+
+}  // namespace tilewise_python

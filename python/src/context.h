@@ -1,0 +1,15 @@
+// The process's contexts: one for each number of threads that a caller's framework asks for.
+#ifndef TILEWISE_PYTHON_CONTEXT_H_
+#define TILEWISE_PYTHON_CONTEXT_H_
+
+#include "call.h"
+
+namespace tilewise_python {
+
+// Made at the first use, from the environment over the setting's threads; lives as long as the process, since
+// its threads may be asleep in it. `device` is that of plans.
+tilewise_context* context_for(const Setting& setting, int32_t device_kind = TILEWISE_CPU,
+                              int32_t device_index = 0);
+
+}  // namespace tilewise_python
+#endif  // TILEWISE_PYTHON_CONTEXT_H_

@@ -1,0 +1,233 @@
+"""flash_attn's functions against tilewise.attention and the formula, and install_as_flash_attn()."""
+
+import os
+import subprocess
+import sys
+import unittest
+from importlib.util import find_spec
+
+from arrays import Source
+
+if not find_spec("torch"):
+    raise unittest.SkipTest("PyTorch is not installed: flash_attn's functions are not tested")
+
+import torch
+
+import tilewise
+from tilewise import flash_attn as fa2
+from tilewise import flash_attn_interface as fa3
+from tilewise.bert_padding import pad_input, unpad_input
+from tilewise.rotary import apply_rotary_emb
+
+
+def tensor(source, *shape):
+    return torch.from_numpy(source.normal(*shape))
+
+
+def close(a, b, atol=2e-6):
+    torch.testing.assert_close(a, b, atol=atol, rtol=1e-5)
+
+
+class Dense(unittest.TestCase):
+    def setUp(self):
+        source = Source(1)
+        self.q, self.k, self.v = tensor(source, 2, 9, 4, 8), tensor(source, 2, 12, 2, 8), tensor(source, 2, 12, 2, 8)
+        self.slopes = torch.rand(4)
+
+    def test_arguments_in_version_2s_order(self):
+        got, lse, p = fa2.flash_attn_func(self.q, self.k, self.v, 0.0, 0.3, True, (5, 0), 2.0, self.slopes, True, True)
+        want = tilewise.attention(self.q, self.k, self.v, softmax_scale=0.3, causal=True, window_size=(5, 0), softcap=2.0,
+                                  alibi_slopes=self.slopes, return_lse=True)
+        close(got, want[0])
+        close(lse, want[1])
+        self.assertIsNone(p)
+
+    def test_arguments_in_version_3s_order(self):
+        got, lse = fa3.flash_attn_func(self.q, self.k, self.v, 0.3, True, None, None, None, None, (5, 0), 0, 2.0, 1, None, True,
+                                       0, True)
+        want = tilewise.attention(self.q, self.k, self.v, softmax_scale=0.3, causal=True, window_size=(5, 0), softcap=2.0,
+                                  return_lse=True)
+        close(got, want[0])
+        close(lse, want[1])
+
+    def test_packed_in_one_tensor(self):
+        qkv = torch.stack([self.q, self.q + 1, self.q * 2], dim=2).requires_grad_()
+        want = tilewise.attention(*(x.detach() for x in qkv.unbind(2)), causal=True)
+        for got in (fa2.flash_attn_qkvpacked_func(qkv, causal=True), fa3.flash_attn_qkvpacked_func(qkv, causal=True)):
+            close(got, want)
+        got.sum().backward()
+        self.assertEqual(qkv.grad.shape, qkv.shape)
+        kv = torch.stack([self.k, self.v], dim=2)
+        close(fa2.flash_attn_kvpacked_func(self.q, kv), tilewise.attention(self.q, self.k, self.v))
+        heads = torch.cat([self.q, self.k[:, :9], self.v[:, :9]], dim=2)
+        close(fa3.flash_attn_qkvpacked_func(heads, num_heads_q=4), tilewise.attention(self.q, self.k[:, :9], self.v[:, :9]))
+        with self.assertRaisesRegex(ValueError, "num_heads_q"):
+            fa3.flash_attn_qkvpacked_func(heads)
+
+    def test_probabilities_with_dropout(self):
+        torch.manual_seed(1)
+        o, _, p = fa2.flash_attn_func(self.q, self.k, self.v, 0.4, causal=True, return_attn_probs=True)
+        self.assertEqual(p.shape, (2, 4, 9, 12))
+        close(p.abs().amax(-1), torch.ones(2, 4, 9))
+        p = p / p.abs().sum(-1, keepdim=True)
+        dropped = torch.where(p > 0, p, 0) / (1 - round(0.4 * 65536) / 65536)
+        close(torch.einsum("bhij,bjhd->bihd", dropped, self.v.repeat_interleave(2, 2)), o)
+
+    def test_what_is_not_served_has_its_reason(self):
+        for function, name, value in ((fa3.flash_attn_func, "qv", self.q), (fa3.flash_attn_func, "attention_chunk", 4),
+                                      (fa2.flash_attn_with_kvcache, "block_table", torch.zeros(2, 1)),
+                                      (fa3.flash_attn_with_kvcache, "rotary_seqlens", torch.zeros(2))):
+            with self.assertRaisesRegex(NotImplementedError, f"tilewise does not serve {name}: ."):
+                function(self.q, self.k, self.v, **{name: value})
+
+
+class Packed(unittest.TestCase):
+    def setUp(self):
+        source = Source(2)
+        self.q, self.k, self.v = tensor(source, 10, 4, 8), tensor(source, 13, 2, 8), tensor(source, 13, 2, 8)
+        self.cu = torch.tensor([0, 4, 10], dtype=torch.int32), torch.tensor([0, 6, 13], dtype=torch.int32)
+
+    def test_both_versions(self):
+        parts = [tilewise.attention(self.q[None, a:b], self.k[None, c:d], self.v[None, c:d], causal=True, return_lse=True)
+                 for a, b, c, d in ((0, 4, 0, 6), (4, 10, 6, 13))]
+        want = torch.cat([o[0] for o, _ in parts]), torch.cat([lse[0] for _, lse in parts], dim=1)
+        arguments = (self.q, self.k, self.v, *self.cu, 6, 7)
+        o, lse, _ = fa2.flash_attn_varlen_func(*arguments, 0.0, None, True, return_attn_probs=True)
+        close(o, want[0])
+        close(lse, want[1])
+        o, lse = fa3.flash_attn_varlen_func(*arguments, None, None, None, True, return_attn_probs=True)
+        close(o, want[0])
+        close(lse, want[1])
+        kv = torch.stack([self.k, self.v], dim=1)
+        close(fa2.flash_attn_varlen_kvpacked_func(self.q, kv, *self.cu, 6, 7, causal=True), want[0])
+        qkv = torch.stack([self.q] * 3, dim=1)
+        close(fa2.flash_attn_varlen_qkvpacked_func(qkv, self.cu[0], 6, causal=True),
+              tilewise.attention(self.q, self.q, self.q, causal=True, cu_seqlens_q=self.cu[0], cu_seqlens_kv=self.cu[0]))
+
+    def test_rows_in_use(self):
+        used = torch.tensor([2, 5]), torch.tensor([3, 7])
+        got = fa3.flash_attn_varlen_func(self.q, self.k, self.v, *self.cu, 6, 7, *used, causal=True)
+        close(got[4:9], tilewise.attention(self.q[None, 4:9], self.k[None, 6:], self.v[None, 6:], causal=True)[0])
+        self.assertEqual(got[2:4].abs().max(), 0)
+
+
+class Cache(unittest.TestCase):
+    def test_append_and_attend(self):
+        source = Source(3)
+        for module in (fa2, fa3):
+            q, k, v = tensor(source, 2, 2, 4, 8), tensor(source, 2, 2, 2, 8), tensor(source, 2, 2, 2, 8)
+            k_cache, v_cache = tensor(source, 2, 16, 2, 8), tensor(source, 2, 16, 2, 8)
+            filled = torch.tensor([5, 9], dtype=torch.int32)
+            before = k_cache.clone()
+            o, lse = module.flash_attn_with_kvcache(q, k_cache, v_cache, k=k, v=v, cache_seqlens=filled, causal=True,
+                                                    return_softmax_lse=True)
+            for b, n in enumerate((5, 9)):
+                self.assertTrue(torch.equal(k_cache[b, n:n + 2], k[b]) and torch.equal(k_cache[b, :n], before[b, :n]))
+                want = tilewise.attention(q[b:b + 1], k_cache[b:b + 1, :n + 2], v_cache[b:b + 1, :n + 2], causal=True)
+                close(o[b:b + 1], want)
+            self.assertEqual(lse.shape, (2, 4, 2))
+
+    def test_rotated_and_other_sequences(self):
+        source = Source(5)
+        q, k, v = tensor(source, 2, 3, 4, 8), tensor(source, 2, 3, 2, 8), tensor(source, 2, 3, 2, 8)
+        angles = torch.rand(16, 4)
+        turn, filled, which = (angles.cos(), angles.sin()), torch.tensor([5, 9], dtype=torch.int32), torch.tensor([3, 1])
+        for causal in (False, True):
+            k_cache, v_cache = tensor(source, 4, 16, 2, 8), tensor(source, 4, 16, 2, 8)
+            want_k = k_cache.clone()
+            o = fa2.flash_attn_with_kvcache(q, k_cache, v_cache, k, v, *turn, filled, which, causal=causal,
+                                            rotary_interleaved=False)
+            for b, (n, sequence) in enumerate(zip((5, 9), (3, 1))):
+                want_k[sequence, n:n + 3] = apply_rotary_emb(k[b:b + 1], *turn, seqlen_offsets=n)[0]
+                rows = [apply_rotary_emb(q[b:b + 1, i:i + 1], *turn, seqlen_offsets=n + i * causal) for i in range(3)]
+                keys, values = k_cache[sequence][None, :n + 3], v_cache[sequence][None, :n + 3]
+                want = tilewise.attention(torch.cat(rows, 1), keys, values, causal=causal)
+                close(o[b:b + 1], want)
+            close(k_cache, want_k)
+        with self.assertRaisesRegex(ValueError, "rotary_cos is given without k and v"):
+            fa2.flash_attn_with_kvcache(q, k_cache, v_cache, rotary_cos=turn[0], rotary_sin=turn[1])
+
+    def test_a_number_left_padding_and_a_full_cache(self):
+        source = Source(4)
+        q, k, v = tensor(source, 2, 1, 4, 8), tensor(source, 2, 16, 2, 8), tensor(source, 2, 16, 2, 8)
+        close(fa2.flash_attn_with_kvcache(q, k, v, cache_seqlens=7), tilewise.attention(q, k[:, :7], v[:, :7]))
+        close(fa2.flash_attn_with_kvcache(q, k, v), tilewise.attention(q, k, v))
+        left = torch.tensor([3, 3], dtype=torch.int32)
+        close(fa2.flash_attn_with_kvcache(q, k, v, cache_seqlens=7, cache_leftpad=left, causal=True),
+              tilewise.attention(q, k[:, 3:7], v[:, 3:7]))
+        with self.assertRaisesRegex(ValueError, "reach 17; accepted: up to 16"):
+            fa2.flash_attn_with_kvcache(q, k, v, k=k[:, :2], v=v[:, :2], cache_seqlens=15)
+        with self.assertRaisesRegex(ValueError, "v is missing"):
+            fa2.flash_attn_with_kvcache(q, k, v, k=k[:, :2], cache_seqlens=1)
+
+
+class Helpers(unittest.TestCase):
+    def test_padding_there_and_back(self):
+        x = torch.arange(24.0).reshape(2, 4, 3).requires_grad_()
+        mask = torch.tensor([[1, 1, 0, 0], [0, 1, 1, 1]])
+        packed, indices, cu, longest, used = unpad_input(x, mask)
+        self.assertEqual((cu.tolist(), longest, used.tolist(), cu.dtype), ([0, 2, 5], 3, [2, 3], torch.int32))
+        back = pad_input(packed, indices, 2, 4)
+        torch.testing.assert_close(back, x * mask[..., None])
+        back.sum().backward()
+        torch.testing.assert_close(x.grad, mask[..., None].expand(2, 4, 3).float())
+
+    def test_rotary(self):
+        x, angles = torch.randn(2, 5, 3, 8), torch.rand(9, 2)
+        cos, sin = angles.cos(), angles.sin()
+        for interleaved, pairs in ((False, ((0, 2), (1, 3))), (True, ((0, 1), (2, 3)))):
+            got = apply_rotary_emb(x, cos, sin, interleaved, seqlen_offsets=torch.tensor([0, 4]))
+            for n, (a, b) in enumerate(pairs):
+                turned = torch.view_as_complex(torch.stack([x[..., a], x[..., b]], -1))
+                angle = torch.stack([angles[:5, n], angles[4:9, n]])[..., None]
+                turned = turned * torch.polar(torch.ones_like(angle), angle)
+                close(torch.view_as_real(turned), torch.stack([got[..., a], got[..., b]], -1))
+            self.assertTrue(torch.equal(got[..., 4:], x[..., 4:]))
+        packed = apply_rotary_emb(x[0], cos, sin, cu_seqlens=torch.tensor([0, 2, 5]))
+        close(packed[2:], apply_rotary_emb(x[:1, 2:], cos, sin)[0])
+
+
+class Install(unittest.TestCase):
+    def run_code(self, code):
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=200,
+                              env=dict(os.environ))
+
+    def test_imports_versions_and_metadata(self):
+        done = self.run_code("""
+import importlib.metadata, importlib.util, tilewise
+tilewise.install_as_flash_attn()
+tilewise.install_as_flash_attn()
+import flash_attn, flash_attn_interface
+from flash_attn import flash_attn_func, flash_attn_varlen_func
+from flash_attn.bert_padding import index_first_axis, pad_input, unpad_input
+from flash_attn.layers.rotary import apply_rotary_emb
+from flash_attn.flash_attn_interface import flash_attn_with_kvcache
+assert importlib.util.find_spec("flash_attn").name == "flash_attn"
+assert importlib.metadata.version("flash_attn") == importlib.metadata.version("flash-attn") == flash_attn.__version__ == "2.8.3"
+assert flash_attn_func is tilewise.flash_attn.flash_attn_func
+assert flash_attn_interface.flash_attn_func is tilewise.flash_attn_interface.flash_attn_func
+try:
+    importlib.metadata.version("no-such-thing")
+except importlib.metadata.PackageNotFoundError:
+    print("fine")
+""")
+        self.assertEqual(done.stdout.strip(), "fine", done.stderr)
+
+    def test_a_real_one_stays(self):
+        done = self.run_code("""
+import sys, types, tilewise
+sys.modules["flash_attn"] = types.ModuleType("flash_attn")
+try:
+    tilewise.install_as_flash_attn()
+except RuntimeError as error:
+    print(error)
+tilewise.install_as_flash_attn(force=True)
+import flash_attn
+print(flash_attn.flash_attn_func.__module__)
+""")
+        self.assertIn("flash_attn is installed; accepted: install_as_flash_attn(force=True)", done.stdout)
+        self.assertIn("tilewise.flash_attn", done.stdout.splitlines()[-1], done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,180 @@
+"""Arrays of every framework come in and go out: type, device, strides, read-only ones, bfloat16; absent ones are skipped."""
+
+import unittest
+from importlib.util import find_spec
+
+import numpy as np
+from arrays import BFLOAT16, Source
+
+import tilewise
+
+
+class OldProducer:
+    """DLPack 0.x and the array API, over NumPy: no max_version, results by __array_namespace__."""
+
+    def __init__(self, array):
+        self.array, self.shape, self.dtype, self.device = array, array.shape, array.dtype, "cpu"
+
+    def __dlpack__(self, stream=None):
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+    def __array_namespace__(self):
+        return np
+
+
+class NumPy(unittest.TestCase):
+    def test_results_are_like_q(self):
+        q, k, v = Source(1).qkv()
+        o, lse = tilewise.attention(q, k, v, return_lse=True)
+        self.assertIs(type(o), np.ndarray)
+        self.assertEqual((o.dtype, o.shape, lse.dtype, lse.shape), (np.float32, (2, 37, 4, 24), np.float32, (2, 4, 37)))
+
+    def test_out_is_written_and_returned(self):
+        q, k, v = Source(1).qkv()
+        out = np.full((2, 37, 8, 24), 7.0)[:, :, ::2].astype(np.float32)
+        wide = np.full((2, 37, 4, 30), 7, np.float32)
+        for target in (out, wide[..., 3:27]):
+            self.assertIs(tilewise.attention(q, k, v, out=target), target)
+            np.testing.assert_array_equal(target, tilewise.attention(q, k, v))
+        self.assertTrue((wide[..., :3] == 7).all() and (wide[..., 27:] == 7).all())
+
+    def test_fp32_out_of_16_bits(self):
+        q, k, v = Source(1).qkv(dtype=np.float16)
+        out = np.empty((2, 37, 4, 24), np.float32)
+        tilewise.attention(q, k, v, out=out)
+        np.testing.assert_allclose(out, tilewise.attention(q, k, v), atol=2e-3)
+
+    @unittest.skipUnless(BFLOAT16, "ml_dtypes is not installed")
+    def test_bfloat16(self):
+        q, k, v = Source(2).qkv(dtype=BFLOAT16)
+        o = tilewise.attention(q, k, v)
+        self.assertEqual(o.dtype, BFLOAT16)
+        want = tilewise.attention(*(x.astype(np.float32) for x in (q, k, v)))
+        np.testing.assert_allclose(o.astype(np.float32), want, atol=0.02)
+        self.assertIs(tilewise.attention(q, k, v, out=o), o)
+        q.flags.writeable = False
+        self.assertTrue(np.array_equal(tilewise.attention(q, k, v), o))
+        o.flags.writeable = False
+        with self.assertRaisesRegex(ValueError, "out is read-only"):
+            tilewise.attention(q, k, v, out=o)
+
+    def test_strides(self):
+        q, k, v = Source(3).qkv()
+        reversed_rows = tilewise.attention(q[:, ::-1], k, v)
+        np.testing.assert_array_equal(reversed_rows, tilewise.attention(q, k, v)[:, ::-1])
+        one = np.broadcast_to(k[:1], k.shape)
+        np.testing.assert_array_equal(tilewise.attention(q, one, v), tilewise.attention(q, one.copy(), v))
+
+    def test_a_producer_of_old_dlpack(self):
+        q, k, v = Source(4).qkv()
+        want = tilewise.attention(q, k, v)
+        got = tilewise.attention(*(OldProducer(x) for x in (q, k, v)))
+        self.assertIs(type(got), np.ndarray)
+        np.testing.assert_array_equal(got, want)
+
+    def test_frameworks_may_be_mixed(self):
+        q, k, v = Source(5).qkv()
+        np.testing.assert_array_equal(tilewise.attention(q, OldProducer(k), v), tilewise.attention(q, k, v))
+
+
+class WithTorch:
+    @classmethod
+    def setUpClass(cls):
+        import torch
+
+        cls.torch = torch
+
+    def qkv(self, dtype=None):
+        return [self.torch.from_numpy(x).to(dtype or self.torch.float32) for x in Source(1).qkv()]
+
+
+@unittest.skipUnless(find_spec("torch"), "PyTorch is not installed")
+class PyTorch(WithTorch, unittest.TestCase):
+    def test_results_are_like_q(self):
+        for dtype in (self.torch.float32, self.torch.float16, self.torch.bfloat16):
+            q, k, v = self.qkv(dtype)
+            o, lse = tilewise.attention(q, k, v, causal=True, return_lse=True)
+            self.assertIs(type(o), self.torch.Tensor)
+            self.assertEqual((o.dtype, o.shape, lse.dtype), (dtype, (2, 37, 4, 24), self.torch.float32))
+            self.assertTrue(tilewise.verify(q, k, v, causal=True, dout=self.torch.ones_like(o)).passed)
+
+    def test_threads_follow_torch(self):
+        before = self.torch.get_num_threads()
+        try:
+            for threads in (1, 2):
+                self.torch.set_num_threads(threads)
+                q = self.torch.ones(1, 512, 4, 64)
+                self.assertEqual(tilewise.plan(q, q, q).threads, threads)
+        finally:
+            self.torch.set_num_threads(before)
+
+    def test_refusals(self):
+        q, k, v = self.qkv()
+        with self.assertRaisesRegex(ValueError, r"q has innermost stride .*torch.Tensor float32 \[2, 37, 4, 16\] on cpu"):
+            tilewise.attention(self.torch.zeros(2, 37, 4, 32)[..., ::2], k, v)
+        with self.assertRaisesRegex(TypeError, "k cannot be read.*on meta"):
+            tilewise.attention(q, k.to("meta"), v)
+        with self.assertRaisesRegex(TypeError, "q cannot be read.*float64"):
+            tilewise.attention(q.double(), k, v)
+
+
+def cuda_tensors():
+    """Whether PyTorch can make tensors of a GPU that tilewise has kernels for."""
+    if not find_spec("torch") or isinstance(tilewise.info()["cuda"], str):
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@unittest.skipUnless(cuda_tensors(), "no CUDA device for PyTorch and this build of tilewise")
+class PyTorchOnCuda(WithTorch, unittest.TestCase):
+    def test_forward_on_the_current_stream(self):
+        torch = self.torch
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            host = self.qkv(dtype)
+            with torch.cuda.stream(torch.cuda.Stream()):
+                q, k, v = (x.cuda() for x in host)
+                o, lse = tilewise.attention(q, k, v, causal=True, window_size=(9, 0), return_lse=True)
+                self.assertEqual((o.device, o.dtype, lse.device), (q.device, dtype, q.device))
+                want = tilewise.attention(*host, causal=True, window_size=(9, 0))
+                torch.testing.assert_close(o.cpu(), want, atol=2e-2 if dtype != torch.float32 else 2e-6, rtol=1e-2)
+
+    def test_backward_says_why_not_or_agrees(self):
+        host = [x.requires_grad_() for x in self.qkv()]
+        there = [x.detach().cuda().requires_grad_() for x in host]
+        tilewise.attention(*host).sum().backward()
+        try:
+            tilewise.attention(*there).sum().backward()
+        except NotImplementedError as error:
+            self.assertIn("backward", str(error))
+            return
+        for a, b in zip(host, there):
+            self.torch.testing.assert_close(a.grad, b.grad.cpu(), atol=1e-5, rtol=1e-4)
+
+
+@unittest.skipUnless(find_spec("jax"), "JAX is not installed")
+class Jax(unittest.TestCase):
+    def test_eager(self):
+        import jax
+
+        q, k, v = Source(1).qkv()
+        for dtype in ("float32", "bfloat16"):
+            arrays = [jax.numpy.asarray(x).astype(dtype) for x in (q, k, v)]
+            o, lse = tilewise.attention(*arrays, return_lse=True)
+            self.assertIsInstance(o, jax.Array)
+            self.assertEqual((o.dtype, o.shape, lse.dtype), (dtype, (2, 37, 4, 24), "float32"))
+            self.assertTrue(tilewise.verify(*arrays).passed)
+
+    def test_under_jit_is_refused(self):
+        import jax
+
+        with self.assertRaisesRegex(TypeError, "q is a JAX tracer; accepted: .*outside of jax.jit"):
+            jax.jit(lambda q: tilewise.attention(q, q, q))(jax.numpy.ones((1, 2, 1, 4)))
+
+
+if __name__ == "__main__":
+    unittest.main()

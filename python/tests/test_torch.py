@@ -1,0 +1,276 @@
+"""tilewise.torch: gradients by autograd, torch.compile, autocast, dropout, vmap; and SDPA's function against PyTorch's."""
+
+import unittest
+import warnings
+from importlib.util import find_spec
+
+from arrays import Source
+
+if not find_spec("torch"):
+    raise unittest.SkipTest("PyTorch is not installed: tilewise.torch is not tested")
+
+import numpy as np
+import torch
+from torch.nn.functional import scaled_dot_product_attention as theirs
+
+import tilewise
+from tilewise.torch import attention
+from tilewise.torch import scaled_dot_product_attention as ours
+
+
+def tensors(source, *shapes, dtype=torch.float32, grad=True):
+    return [torch.from_numpy(source.normal(*shape)).to(dtype).requires_grad_(grad) for shape in shapes]
+
+
+def qkv(source, dtype=torch.float32, grad=True):
+    return tensors(source, (2, 9, 4, 8), (2, 12, 2, 8), (2, 12, 2, 6), dtype=dtype, grad=grad)
+
+
+def by_formula(q, k, v, bias=None, sinks=None, causal=False, softcap=0.0):
+    """(o, lse) in fp64 by autograd's own operators."""
+    q, k, v = (x.double().transpose(1, 2) for x in (q, k, v))
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    s = q @ k.mT / q.shape[-1] ** 0.5
+    if softcap:
+        s = softcap * torch.tanh(s / softcap)
+    if bias is not None:
+        s = s + bias.double()
+    if causal:
+        rows, keys = s.shape[-2:]
+        s = s.masked_fill(torch.ones(rows, keys, dtype=torch.bool).triu(keys - rows + 1), -torch.inf)
+    if sinks is not None:
+        s = torch.cat([s, sinks.double()[:, None, None].expand(*s.shape[:-1], 1)], dim=-1)
+    lse, p = s.logsumexp(-1), s.softmax(-1)
+    if sinks is not None:
+        p = p[..., :-1]
+    return (p @ v).transpose(1, 2), lse
+
+
+class Gradients(unittest.TestCase):
+    def compare(self, inputs, options, ours=attention):
+        source = Source(9)
+        o, lse = ours(*inputs, return_lse=True, **options)
+        want_o, want_lse = by_formula(*inputs, **options)
+        dout, dlse = torch.from_numpy(source.normal(*o.shape)), torch.from_numpy(source.normal(*lse.shape))
+        leaves = [x for x in (*inputs, *options.values()) if isinstance(x, torch.Tensor)]
+        got = torch.autograd.grad((o * dout).sum() + (lse * dlse).sum(), leaves)
+        want = torch.autograd.grad((want_o * dout).sum() + (want_lse * dlse).sum(), leaves)
+        torch.testing.assert_close(o.double(), want_o, atol=2e-6, rtol=1e-5)
+        torch.testing.assert_close(lse.double(), want_lse, atol=2e-6, rtol=1e-5)
+        for a, b in zip(got, want):
+            self.assertEqual((a.shape, a.dtype), (b.shape, b.dtype))
+            torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4)
+
+    def test_everything_that_has_one(self):
+        source = Source(1)
+        for options in ({}, {"causal": True}, {"softcap": 2.0, "causal": True}):
+            with self.subTest(options):
+                bias, sinks = tensors(source, (1, 4, 9, 12), (4,))
+                self.compare(qkv(source), dict(options, bias=bias, sinks=sinks))
+                self.compare(qkv(source), options)
+
+    def test_tilewise_attention_is_differentiable_too(self):
+        source = Source(2)
+        self.compare(qkv(source), {"causal": True}, ours=tilewise.attention)
+        q, k, v = qkv(source)
+        self.assertIsNone(tilewise.attention(q.detach(), k.detach(), v.detach()).grad_fn)
+        with torch.no_grad():
+            self.assertIsNone(tilewise.attention(q, k, v).grad_fn)
+        with self.assertRaisesRegex(ValueError, "out is torch.Tensor.*no_grad"):
+            tilewise.attention(q, k, v, out=torch.empty(2, 9, 4, 6))
+
+    def test_only_what_is_needed(self):
+        q, k, v = qkv(Source(3))
+        attention(q.detach(), k, v.detach()).sum().backward()
+        self.assertIsNotNone(k.grad)
+        self.assertIsNone(q.grad)
+
+    def test_lse_alone(self):
+        q, k, v = qkv(Source(4))
+        _, lse = attention(q, k, v, return_lse=True)
+        lse.sum().backward()
+        self.assertEqual(v.grad.abs().max(), 0)
+        self.assertGreater(q.grad.abs().max(), 0)
+
+    def test_sixteen_bits_and_strides(self):
+        for dtype in (torch.float16, torch.bfloat16):
+            q, k, v = qkv(Source(5), dtype)
+            o = attention(q, k.transpose(1, 2).contiguous().transpose(1, 2), v)
+            o.backward(torch.ones(()).to(dtype).expand(o.shape))
+            want, _ = by_formula(*(x.detach() for x in (q, k, v)))
+            torch.testing.assert_close(o.double(), want, atol=0.02, rtol=0.02)
+            self.assertEqual((q.grad.dtype, k.grad.shape), (dtype, k.shape))
+        wide = torch.randn(2, 9, 4, 16)[..., ::2].requires_grad_()
+        attention(wide, k.float(), v.float()).sum().backward()
+
+    def test_packed(self):
+        source = Source(6)
+        q, k, v = tensors(source, (10, 2, 8), (13, 2, 8), (13, 2, 8))
+        cu_q, cu_kv = torch.tensor([0, 4, 10], dtype=torch.int32), torch.tensor([0, 6, 13], dtype=torch.int32)
+        o = attention(q, k, v, causal=True, cu_seqlens_q=cu_q, cu_seqlens_kv=cu_kv)
+        dout = torch.from_numpy(source.normal(10, 2, 8))
+        got = torch.autograd.grad(o, (q, k, v), dout)
+        parts = [by_formula(q[None, a:b], k[None, c:d], v[None, c:d], causal=True)[0][0]
+                 for a, b, c, d in ((0, 4, 0, 6), (4, 10, 6, 13))]
+        want = torch.autograd.grad(torch.cat(parts), (q, k, v), dout.double())
+        for a, b in zip(got, want):
+            torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4)
+
+
+class Tracing(unittest.TestCase):
+    def test_compile_in_one_graph(self):
+        q, k, v = qkv(Source(1))
+        bias, sinks = tensors(Source(2), (4, 9, 12), (4,))
+        lengths = torch.tensor([12, 7])
+
+        def step(q, k, v, bias, sinks):
+            o, lse = attention(q * 2, k, v, causal=True, window_size=(8, 0), softcap=3.0, bias=bias, sinks=sinks,
+                               kv_lengths=lengths, return_lse=True)
+            return o.sum() + lse.square().sum() * 0.1
+
+        leaves = (q, k, v, bias, sinks)
+        want = torch.autograd.grad(step(*leaves), leaves)
+        got = torch.autograd.grad(torch.compile(step, fullgraph=True, backend="aot_eager")(*leaves), leaves)
+        for a, b in zip(got, want):
+            torch.testing.assert_close(a, b)
+
+    def test_compile_with_changing_lengths_and_dropout(self):
+        compiled = torch.compile(lambda q, k, v: attention(q, k, v, dropout_p=0.5), fullgraph=True,
+                                 backend="aot_eager", dynamic=True)
+        for rows in (5, 9):
+            q = torch.randn(1, rows, 2, 8)
+            self.assertEqual(compiled(q, q, q).shape, q.shape)
+
+    def test_the_operators_keep_their_contract(self):
+        q, k, v = qkv(Source(3))
+        rest = [None] * 14 + [False, 0, True, 0, -1, -1, None, 0.0, 0.0, 0, 0, False, False]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.library.opcheck(torch.ops.tilewise.attention.default, (q, k, v, *rest))
+
+    def test_vmap_is_refused(self):
+        q = torch.randn(3, 1, 4, 2, 8)
+        with self.assertRaisesRegex(RuntimeError, "torch.vmap.*fold the mapped dimension"):
+            torch.vmap(attention)(q, q, q)
+
+    def test_gradients_of_gradients_are_refused(self):
+        q, k, v = qkv(Source(4))
+        (dq,) = torch.autograd.grad(attention(q, k, v).square().sum(), q, create_graph=True)
+        with self.assertRaises(RuntimeError):
+            dq.sum().backward()
+
+
+class Modes(unittest.TestCase):
+    def test_autocast(self):
+        q, k, v = qkv(Source(1))
+        with torch.autocast("cpu", torch.bfloat16):
+            o = attention(q, k, v.bfloat16(), bias=torch.zeros(9, 12))
+        self.assertEqual(o.dtype, torch.bfloat16)
+        o.float().sum().backward()
+        self.assertEqual(q.grad.dtype, torch.float32)
+
+    def test_dropout_follows_torchs_generator(self):
+        q, k, v = qkv(Source(2))
+
+        def draw(**options):
+            return attention(q, k, v, dropout_p=0.5, **options)
+
+        torch.manual_seed(7)
+        first, second = draw(), draw()
+        torch.manual_seed(7)
+        torch.testing.assert_close(first, draw(), rtol=0, atol=0)
+        self.assertFalse(torch.equal(first, second))
+        own = torch.Generator().manual_seed(3)
+        a = draw(generator=own)
+        torch.testing.assert_close(a, draw(generator=torch.Generator().manual_seed(3)), rtol=0, atol=0)
+
+    def test_dropout_backward_uses_forwards_mask(self):
+        q, k, v = qkv(Source(3))
+        state = torch.tensor([5, 6])
+        o = attention(q, k, v, dropout_p=0.3, dropout_state=state)
+        dout = torch.from_numpy(Source(4).normal(*o.shape))
+        got = torch.autograd.grad(o, (q, k, v), dout)
+        q, k, v, dout = (x.detach().numpy() for x in (q, k, v, dout))
+        options = {"dropout_p": 0.3, "dropout_seed": 5, "dropout_offset": 6}
+        want = tilewise.attention_backward(dout, q, k, v, *tilewise.attention(q, k, v, return_lse=True, **options), **options)
+        for a, b in zip(got, want[:3]):
+            np.testing.assert_array_equal(a.numpy(), b)
+
+    def test_deterministic_algorithms(self):
+        torch.use_deterministic_algorithms(True)
+        try:
+            q, k, v = qkv(Source(5))
+            attention(q, k, v).sum().backward()
+        finally:
+            torch.use_deterministic_algorithms(False)
+
+    def test_refusals(self):
+        q, k, v = qkv(Source(6), grad=False)
+        with self.assertRaisesRegex(ValueError, r"k.*torch.Tensor float32 \[2, 12, 3, 8\] on cpu"):
+            attention(q, torch.zeros(2, 12, 3, 8), v)
+        with self.assertRaisesRegex(ValueError, "layout is 'sbhd'"):
+            attention(q, k, v, layout="sbhd")
+        with self.assertRaisesRegex(TypeError, "float64"):
+            attention(q.double(), k.double(), v.double())
+
+
+class Sdpa(unittest.TestCase):
+    def same(self, *inputs, **options):
+        mask = options.get("attn_mask")
+        torch.testing.assert_close(ours(*inputs, **options), theirs(*inputs, **options), atol=3e-6, rtol=1e-5)
+        return mask
+
+    def test_shapes_and_masks(self):
+        source = Source(1)
+        q, k, v = tensors(source, (2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 6), grad=False)
+        self.same(q, k, v)
+        self.same(q, k, v, is_causal=True)
+        self.same(q, k, v, scale=0.5)
+        allowed = torch.from_numpy(source.rng.random((2, 1, 5, 7)) < 0.7) | torch.eye(5, 7, dtype=torch.bool)
+        self.same(q, k, v, attn_mask=allowed)
+        self.same(q, k, v, attn_mask=allowed[0, 0])
+        self.same(q, k, v, attn_mask=torch.from_numpy(source.normal(4, 5, 7)))
+        self.same(q, k[:, :1].expand(-1, 4, -1, -1), v)
+
+    def test_other_ranks(self):
+        source = Source(2)
+        self.same(*tensors(source, (3, 5, 8), (3, 7, 8), (3, 7, 8)), attn_mask=torch.from_numpy(source.normal(3, 5, 7)))
+        self.same(*tensors(source, (5, 8), (7, 8), (7, 8)))
+        self.same(*tensors(source, (2, 3, 4, 5, 8), (2, 3, 4, 7, 8), (2, 3, 4, 7, 8)),
+                  attn_mask=torch.from_numpy(source.normal(2, 1, 1, 5, 7)))
+
+    def test_grouped_heads(self):
+        q, k, v = tensors(Source(3), (2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 8))
+        self.same(q, k, v, enable_gqa=True)
+        with self.assertRaises(RuntimeError):
+            ours(q, k, v)
+
+    def test_causal_biases(self):
+        from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+
+        q, k, v = tensors(Source(4), (2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 8), grad=False)
+        for bias in (causal_upper_left(5, 7), causal_lower_right(5, 7)):
+            torch.testing.assert_close(ours(q, k, v, attn_mask=bias), theirs(q, k, v, attn_mask=bias), atol=3e-6, rtol=1e-5)
+
+    def test_gradients(self):
+        source = Source(5)
+        inputs = tensors(source, (2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 8), (1, 4, 5, 7))
+        dout = torch.from_numpy(source.normal(2, 4, 5, 8))
+        got = torch.autograd.grad(ours(*inputs[:3], attn_mask=inputs[3]), inputs, dout)
+        want = torch.autograd.grad(theirs(*inputs[:3], attn_mask=inputs[3]), inputs, dout)
+        for a, b in zip(got, want):
+            torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+    def test_rows_that_see_nothing_are_zero(self):
+        q, k, v = tensors(Source(6), (1, 1, 2, 8), (1, 1, 3, 8), (1, 1, 3, 8), grad=False)
+        o = ours(q, k, v, attn_mask=torch.tensor([[True, True, False], [False, False, False]]))
+        self.assertEqual(o[0, 0, 1].abs().max(), 0)
+
+    def test_mask_and_is_causal(self):
+        q = torch.zeros(1, 1, 2, 8)
+        with self.assertRaisesRegex(ValueError, "is_causal"):
+            ours(q, q, q, attn_mask=torch.ones(2, 2, dtype=torch.bool), is_causal=True)
+
+
+if __name__ == "__main__":
+    unittest.main()

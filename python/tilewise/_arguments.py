@@ -1,0 +1,178 @@
+"""From what a user gives to what the C border takes: one Problem, arrays by name, and the caller's setting."""
+
+from functools import lru_cache
+from operator import index
+from typing import Any, NamedTuple
+
+from . import _core
+from ._frameworks import Framework, describe, framework_of
+
+LAYOUTS = ("bshd", "bhsd")
+
+
+class Setting(NamedTuple):
+    """How a call is made: the arguments bhsd, cuda, stream, threads of tilewise._core."""
+
+    bhsd: bool
+    cuda: bool
+    stream: int
+    threads: int
+
+
+class Arguments(NamedTuple):
+    problem: Any
+    arrays: dict
+    framework: Framework
+    setting: Setting
+    scalars: tuple  # q_offset, dropout_seed, dropout_offset
+
+
+def integer(value: Any) -> int:
+    """Any whole number that a problem can hold."""
+    value = index(value)
+    if not -(2**63) <= value < 2**63:
+        raise OverflowError
+    return value
+
+
+def number(name: str, value: Any, kind: Any, accepted: str) -> Any:
+    """`value` as `kind` makes a number of it; bools are no numbers here."""
+    try:
+        if isinstance(value, (bool, str)):
+            raise TypeError
+        return kind(value)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"{name} is {describe(value)}; accepted: {accepted}") from None
+
+
+def size(name: str, value: Any) -> int:
+    return number(name, value, integer, f"the longest sequence, or 0 to read {name.replace('seqlen', 'cu_seqlens')}")
+
+
+def window(window_size: Any) -> tuple:
+    if window_size is None:
+        return -1, -1
+    try:
+        left, right = window_size
+    except (TypeError, ValueError):
+        raise TypeError(f"window_size is {window_size!r}; accepted: None or (left, right), two integers, -1 = unbounded "
+                        "(a width W that counts the query itself, as sliding_window=W, is (W - 1, 0))") from None
+    return tuple(-1 if side is None else number("window_size", side, integer, "(left, right), two integers, -1 = unbounded")
+                 for side in (left, right))
+
+
+def position(causal: Any, q_offset: Any, is_array: bool) -> tuple:
+    """(causal, position, offset by value)."""
+    if causal not in (False, True, "bottom-right", "top-left"):
+        raise ValueError(f'causal is {causal!r}; accepted: False, True or "bottom-right" (the last query sees the last '
+                         'key), "top-left" (query 0 sees key 0)')
+    given = is_array or q_offset is not None
+    if causal == "top-left":
+        if given:
+            raise ValueError('q_offset comes with causal="top-left", which is q_offset=0; accepted: one of the two')
+        return 1, _core.TOP_LEFT, 0
+    if not given:
+        return int(bool(causal)), _core.BOTTOM_RIGHT, 0
+    offset = 0 if is_array else number("q_offset", q_offset, integer, "an integer, or int32 [batch]")
+    return int(bool(causal)), _core.GIVEN, offset
+
+
+@lru_cache(maxsize=256)
+def make_problem(direction, layout, causal, q_offset, offset_is_array, window_size, softmax_scale, softcap, dropout_p,
+                 has_seed, seqlen_q, seqlen_kv, deterministic, batch_invariant, accumulate):
+    """(Problem, q_offset by value) of the arguments that are no arrays. Looking at them costs more than a small call."""
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout is {layout!r}; accepted: \"bshd\" [batch, seqlen, heads, head_dim], \"bhsd\" "
+                         "[batch, heads, seqlen, head_dim]; with cu_seqlens it is [total, heads, head_dim] in both")
+    problem = _core.Problem()
+    problem.direction = direction
+    problem.causal, problem.position, offset = position(causal, q_offset, offset_is_array)
+    problem.window_left, problem.window_right = window(window_size)
+    if softmax_scale is not None:
+        problem.softmax_scale = number("softmax_scale", softmax_scale, float, "a finite number, or None for 1/sqrt(head_dim)")
+    problem.softcap = number("softcap", softcap, float, "0 (none) or a positive number")
+    problem.dropout_p = number("dropout_p", dropout_p, float, "a number in [0, 1)")
+    if problem.dropout_p and not has_seed:
+        raise ValueError(f"dropout_p is {dropout_p} without a seed; accepted: dropout_seed (an integer; the same seed gives "
+                         "the same mask) or dropout_state (uint64 [2]: seed, offset)")
+    problem.seqlen_q = size("seqlen_q", seqlen_q)
+    problem.seqlen_kv = size("seqlen_kv", seqlen_kv)
+    problem.deterministic, problem.batch_invariant, problem.accumulate = map(
+        int, map(bool, (deterministic, batch_invariant, accumulate)))
+    return problem, offset
+
+
+OPTIONAL = ("bias", "mask", "q_lengths", "kv_lengths", "kv_starts", "q_offset", "cu_seqlens_q", "cu_seqlens_kv",
+            "segment_ids_q", "segment_ids_kv", "kv_ranges", "alibi_slopes", "sinks", "dropout_state")
+
+
+def complete(q, k, v, layout="bshd", causal=False, window_size=None, softmax_scale=None, softcap=0.0, bias=None, mask=None,
+             q_lengths=None, kv_lengths=None, kv_starts=None, q_offset=None, cu_seqlens_q=None, cu_seqlens_kv=None,
+             seqlen_q=0, seqlen_kv=0, segment_ids_q=None, segment_ids_kv=None, kv_ranges=None, alibi_slopes=None,
+             sinks=None, dropout_p=0.0, dropout_seed=None, dropout_offset=0, dropout_state=None, batch_invariant=False,
+             deterministic=False, direction=_core.FORWARD, accumulate=False) -> Arguments:
+    """In the order of attention()'s arguments, which passes them by place: names cost a microsecond."""
+    framework = framework_of("q", q)
+    is_array = getattr(q_offset, "shape", ()) != ()
+    scalars = (direction, layout, causal, None if is_array else q_offset, is_array, window_size, softmax_scale, softcap,
+               dropout_p, dropout_seed is not None or dropout_state is not None, seqlen_q, seqlen_kv, deterministic,
+               batch_invariant, accumulate)
+    try:
+        problem, offset = make_problem(*scalars)
+    except TypeError:  # not hashable, as a list, or wrong: then this says how
+        problem, offset = make_problem.__wrapped__(*scalars)
+    arrays = {"q": framework.read(q), "k": read("k", k), "v": read("v", v)}
+    for name, array in zip(OPTIONAL, (bias, mask, q_lengths, kv_lengths, kv_starts, q_offset if is_array else None,
+                                      cu_seqlens_q, cu_seqlens_kv, segment_ids_q, segment_ids_kv, kv_ranges,
+                                      alibi_slopes, sinks, dropout_state)):
+        if array is not None:
+            arrays[name] = read(name, array)
+    cuda = framework.is_cuda(q)
+    setting = (layout == "bhsd", cuda, framework.stream(q) if cuda else 0, framework.threads())
+    return Arguments(problem, arrays, framework, Setting._make(setting),
+                     (offset, seed(dropout_seed), seed(dropout_offset)))
+
+
+def read(name: str, array: Any) -> Any:
+    return framework_of(name, array).read(array)
+
+
+def seed(value: Any) -> int:
+    """Any integer; what exceeds 64 bits wraps."""
+    return number("dropout_seed", value, index, "an integer") & (2**64 - 1) if value else 0
+
+
+def row_shape(name: str, array: Any, packed: bool, labels: str) -> tuple:
+    """The shape of q, k or v, which must have 4 dimensions, or 3 where packed."""
+    shape = tuple(array.shape)
+    if len(shape) != (3 if packed else 4):
+        what = "3 dimensions = [total, heads, head_dim], as cu_seqlens is given" if packed else f"4 dimensions = {labels}"
+        raise ValueError(f"{name} is {describe(array)}; accepted: {what}")
+    return shape
+
+
+def output_shapes(arguments: Arguments) -> tuple:
+    """Shapes of o, in q's layout, and lse."""
+    q, v = arguments.arrays["q"], arguments.arrays["v"]
+    bhsd = arguments.setting.bhsd
+    packed = "cu_seqlens_q" in arguments.arrays
+    shape = row_shape("q", q, packed, "[batch, heads_q, seqlen_q, head_dim]" if bhsd else "[batch, seqlen_q, heads_q, head_dim]")
+    values = row_shape("v", v, "cu_seqlens_kv" in arguments.arrays,
+                       "[batch, heads_kv, seqlen_kv, head_dim_v]" if bhsd else "[batch, seqlen_kv, heads_kv, head_dim_v]")
+    if packed:
+        lse = (shape[1], shape[0])
+    else:
+        lse = shape[:3] if bhsd else (shape[0], shape[2], shape[1])
+    return (*shape[:-1], values[-1]), lse
+
+
+def refused(error: Exception, arrays: dict, names: dict | None = None) -> Exception:
+    """The same refusal, with what the array that it names is; `names` are this call's own for the library's."""
+    text = str(error)
+    word = text.split(" ", 1)[0].split("[", 1)[0]
+    named = [word] if word in arrays else ["q", "k", "v"]
+    given = ", ".join(f"{(names or {}).get(name, name)}: {describe(arrays[name])}" for name in named if name in arrays)
+    for ours, theirs in (names or {}).items():
+        if word == ours:
+            text = theirs + text[len(ours):]
+    return type(error)(f"{text} (given {given})")

@@ -1,0 +1,158 @@
+"""The operators that torch sees: forward and backward as custom ops, so that autograd, torch.compile and fake tensors work.
+
+Their arguments are tensors, None where absent, then plain numbers, in the order of the two schemas; `tilewise.torch` makes
+them from a user's.
+"""
+
+from functools import lru_cache
+
+import torch
+
+from . import _core
+from ._arguments import refused
+
+_OPTIONAL = ("bias", "sinks", "mask", "q_lengths", "kv_lengths", "kv_starts", "q_offset", "cu_seqlens_q", "cu_seqlens_kv",
+             "segment_ids_q", "segment_ids_kv", "kv_ranges", "alibi_slopes", "dropout_state")
+_INPUTS = ("q", "k", "v", *_OPTIONAL)
+_GRADIENTS = ("dq", "dk", "dv", "dbias", "dsinks")
+_TENSORS = "Tensor q, Tensor k, Tensor v, " + ", ".join(f"Tensor? {name}" for name in _OPTIONAL)
+_NUMBERS = ("bool bhsd, SymInt offset, bool causal, int position, SymInt left, SymInt right, float? scale, float softcap, "
+            "float dropout_p, SymInt seqlen_q, SymInt seqlen_kv, bool deterministic, bool batch_invariant")
+
+
+@lru_cache(maxsize=256)
+def _problem(direction, causal, position, left, right, scale, softcap, dropout_p, seqlen_q, seqlen_kv, deterministic,
+             batch_invariant):
+    problem = _core.Problem()
+    problem.direction, problem.causal, problem.position = direction, int(causal), position
+    problem.window_left, problem.window_right = left, right
+    if scale is not None:
+        problem.softmax_scale = scale
+    problem.softcap, problem.dropout_p = softcap, dropout_p
+    problem.seqlen_q, problem.seqlen_kv = seqlen_q, seqlen_kv
+    problem.deterministic, problem.batch_invariant = int(deterministic), int(batch_invariant)
+    return problem
+
+
+def _run(direction, arrays, bhsd, offset, *numbers):
+    q = arrays["q"]
+    stream = torch.cuda.current_stream(q.device).cuda_stream if q.is_cuda else 0
+    for name, x in arrays.items():
+        if x is not None and x.requires_grad:
+            arrays[name] = x.detach()
+    try:
+        _core.attention(_problem(direction, *numbers), arrays, bhsd, q.is_cuda, stream, torch.get_num_threads(), offset, 0, 0)
+    except (TypeError, ValueError) as error:
+        raise refused(error, arrays) from None
+
+
+def _empty_outputs(arrays, bhsd):
+    """o and lse."""
+    q, v = arrays["q"], arrays["v"]
+    if arrays["cu_seqlens_q"] is not None:
+        stats = (q.shape[1], q.shape[0])
+    else:
+        stats = q.shape[:3] if bhsd else (q.shape[0], q.shape[2], q.shape[1])
+    return q.new_empty((*q.shape[:-1], v.shape[-1])), q.new_empty(stats, dtype=torch.float32)
+
+
+def forward(*arguments):
+    """o and lse."""
+    arrays, numbers = dict(zip(_INPUTS, arguments)), arguments[len(_INPUTS):]
+    arrays["o"], arrays["lse"] = o, lse = _empty_outputs(arrays, numbers[0])
+    _run(_core.FORWARD, arrays, *numbers)
+    return o, lse
+
+
+def _empty_gradients(arrays, wants_dbias, wants_dsinks):
+    """dq, dk, dv, dbias, dsinks; the last two have no element where they are not wanted."""
+    of = [arrays[name] for name in _INPUTS[:5]]
+    wants = (True, True, True, wants_dbias, wants_dsinks)
+    return tuple(x.new_empty(x.shape) if want else of[0].new_empty(0) for x, want in zip(of, wants))
+
+
+def backward(dout, dlse, o, lse, wants_dbias, wants_dsinks, *arguments):
+    """The five gradients."""
+    arrays, numbers = dict(zip(_INPUTS, arguments)), arguments[len(_INPUTS):]
+    gradients = _empty_gradients(arrays, wants_dbias, wants_dsinks)
+    arrays.update(dout=dout, dlse=dlse, o=o, lse=lse)
+    wants = (True, True, True, wants_dbias, wants_dsinks)
+    arrays.update((name, x) for name, x, want in zip(_GRADIENTS, gradients, wants) if want)
+    _run(_core.BACKWARD, arrays, *numbers)
+    return gradients
+
+
+attention_op = torch.library.custom_op("tilewise::attention", forward, mutates_args=(),
+                                       schema=f"({_TENSORS}, {_NUMBERS}) -> (Tensor, Tensor)")
+backward_op = torch.library.custom_op(
+    "tilewise::attention_backward", backward, mutates_args=(),
+    schema=f"(Tensor dout, Tensor? dlse, Tensor o, Tensor lse, bool wants_dbias, bool wants_dsinks, {_TENSORS}, {_NUMBERS}) "
+           "-> (Tensor, Tensor, Tensor, Tensor, Tensor)")
+
+
+@attention_op.register_fake
+def _(*arguments):
+    return _empty_outputs(dict(zip(_INPUTS, arguments)), arguments[len(_INPUTS)])
+
+
+@backward_op.register_fake
+def _(dout, dlse, o, lse, wants_dbias, wants_dsinks, *arguments):
+    return _empty_gradients(dict(zip(_INPUTS, arguments)), wants_dbias, wants_dsinks)
+
+
+def _setup_context(ctx, inputs, output):
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*output, *inputs[:len(_INPUTS)])
+    ctx.numbers = inputs[len(_INPUTS):]
+
+
+def _gradients(ctx, dout, dlse, run):
+    o, lse, *inputs = ctx.saved_tensors
+    if dout is None:
+        dout = torch.zeros_like(o)
+    if dout.shape[-1] > 1 and dout.stride(-1) != 1:
+        dout = dout.contiguous()
+    needs = ctx.needs_input_grad
+    gradients = run(dout, dlse, o, lse, needs[3], needs[4], *inputs, *ctx.numbers)
+    used = [gradient if need else None for gradient, need in zip(gradients, needs)]
+    return *used, *[None] * (len(needs) - len(used))
+
+
+def _refuse_vmap(*_):
+    raise RuntimeError("tilewise's attention has no rule for torch.vmap; accepted: fold the mapped dimension into batch, which "
+                       "costs nothing, or loop over it")
+
+
+attention_op.register_autograd(lambda ctx, *douts: _gradients(ctx, *douts, backward_op), setup_context=_setup_context)
+attention_op.register_vmap(_refuse_vmap)
+backward_op.register_vmap(_refuse_vmap)
+
+
+class _Eager(torch.autograd.Function):
+    """The same two functions without the dispatcher, whose way through Python costs more than a small call."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, bias, sinks, others):
+        arguments = q, k, v, bias, sinks, *others
+        output = forward(*arguments)
+        _setup_context(ctx, arguments, output)
+        return output
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, *douts):
+        return _gradients(ctx, *douts, backward)
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
+_transforms = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
+
+
+def apply(*arguments):
+    """o and lse. Plain tensors outside of any tracing take the short way, everything else the operator."""
+    if torch.compiler.is_compiling() or type(arguments[0]) not in _PLAIN or _modes() or _transforms():
+        return attention_op(*arguments)
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in arguments[:5]):
+        return _Eager.apply(*arguments[:5], arguments[5:])
+    return forward(*arguments)

@@ -1,0 +1,32 @@
+"""flash_attn.bert_padding's functions: rows of padded batches packed, and put back. Plain indexing; autograd follows."""
+
+import torch
+
+
+def index_first_axis(x, indices):
+    """x [rows, ...], indices [n]: [n, ...]."""
+    return x[indices]
+
+
+def index_put_first_axis(values, indices, first_axis_dim):
+    """values [n, ...] at `indices` of zeros [first_axis_dim, ...]."""
+    out = values.new_zeros((first_axis_dim, *values.shape[1:]))
+    return out.index_put((indices,), values)
+
+
+def unpad_input(hidden_states, attention_mask, unused_mask=None):
+    """[B, S, ...] and a mask [B, S], 1 = a row in use: (packed [total, ...], indices, cu_seqlens int32, longest, used [B]).
+
+    `unused_mask` rows are kept in the packing though not in use, as memory that is reserved.
+    """
+    kept = attention_mask if unused_mask is None else attention_mask + unused_mask
+    lengths = kept.sum(dim=-1, dtype=torch.int32)
+    indices = torch.nonzero(kept.flatten(), as_tuple=False).flatten()
+    cu_seqlens = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    used = attention_mask.sum(dim=-1, dtype=torch.int32)
+    return hidden_states.flatten(0, 1)[indices], indices, cu_seqlens, int(lengths.max()) if len(lengths) else 0, used
+
+
+def pad_input(hidden_states, indices, batch, seqlen):
+    """[total, ...] back to [batch, seqlen, ...], zeros elsewhere."""
+    return index_put_first_axis(hidden_states, indices, batch * seqlen).unflatten(0, (batch, seqlen))

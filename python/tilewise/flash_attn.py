@@ -1,0 +1,173 @@
+"""FlashAttention-2's functions, with its names, argument orders, defaults and returns, computed by tilewise.
+
+Tensors are [batch, seqlen, heads, head_dim], or [total, heads, head_dim] with cu_seqlens. Bottom-right causal, inclusive
+windows and natural-log LSE are the same here and there; the dropout mask of a seed is not. `deterministic` holds in any
+case on the CPU. tilewise.install_as_flash_attn() puts these where `import flash_attn` finds them.
+"""
+
+from .rotary import apply_rotary_emb
+from .torch import attention, int32, torch
+
+__all__ = ["flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
+           "flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func", "flash_attn_with_kvcache"]
+
+
+def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
+                    alibi_slopes=None, deterministic=False, return_attn_probs=False):
+    """q [B, Sq, Hq, D], k and v [B, Skv, Hkv, D]. Returns o, or with return_attn_probs (o, lse [B, Hq, Sq], probabilities).
+
+    The probabilities are None without dropout, as in flash_attn. With it they are [B, Hq, Sq, Skv], negative where dropped and
+    1 for the largest of a row, as flash_attn's: dense, made on the host, for tests alone.
+
+    >>> import torch
+    >>> q = torch.randn(1, 3, 2, 8)
+    >>> o, lse, _ = flash_attn_func(q, q, q, causal=True, return_attn_probs=True)
+    >>> o.shape, lse.shape
+    (torch.Size([1, 3, 2, 8]), torch.Size([1, 2, 3]))
+    """
+    return call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs)
+
+
+def flash_attn_kvpacked_func(q, kv, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
+                             alibi_slopes=None, deterministic=False, return_attn_probs=False):
+    """kv [B, Skv, 2, Hkv, D]: k and v in one tensor. Else flash_attn_func."""
+    k, v = kv.unbind(dim=2)
+    return call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs)
+
+
+def flash_attn_qkvpacked_func(qkv, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
+                              alibi_slopes=None, deterministic=False, return_attn_probs=False):
+    """qkv [B, S, 3, H, D]. Else flash_attn_func."""
+    q, k, v = qkv.unbind(dim=2)
+    return call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs)
+
+
+def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
+                           softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
+                           deterministic=False, return_attn_probs=False, block_table=None):
+    """q [total_q, Hq, D], k and v [total_k, Hkv, D]; cu_seqlens int32 [B + 1]; lse [Hq, total_q]."""
+    unserved(block_table=block_table)
+    return call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs,
+                cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_k, seqlen_q=int(max_seqlen_q),
+                seqlen_kv=int(max_seqlen_k))
+
+
+def flash_attn_varlen_kvpacked_func(q, kv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
+                                    softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
+                                    deterministic=False, return_attn_probs=False):
+    """kv [total_k, 2, Hkv, D]. Else flash_attn_varlen_func."""
+    k, v = kv.unbind(dim=1)
+    return flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale,
+                                  causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+
+
+def flash_attn_varlen_qkvpacked_func(qkv, cu_seqlens, max_seqlen, dropout_p=0.0, softmax_scale=None, causal=False,
+                                     window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False,
+                                     return_attn_probs=False):
+    """qkv [total, 3, H, D]. Else flash_attn_varlen_func."""
+    q, k, v = qkv.unbind(dim=1)
+    return flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, dropout_p, softmax_scale, causal,
+                                  window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+
+
+def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None,
+                            cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False,
+                            window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0,
+                            return_softmax_lse=False):
+    """q [B, Sq, Hq, D] over caches [B, Smax, Hkv, D], of which cache_seqlens (a number, or [B]) rows are filled.
+
+    k and v [B, Snew, Hkv, D] are first written behind them, in place; with rotary_cos and rotary_sin [rows, R / 2] k is rotated
+    before, and q: row by row where causal or windowed, else all rows at the first new position. With cache_batch_idx [B]
+    those sequences of larger caches are used; they are copied for the call. No gradient. Paged caches are refused.
+    """
+    unserved(block_table=block_table)
+    return over_cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, rotary_interleaved,
+                      causal=causal, window_size=tuple(window_size), softmax_scale=softmax_scale, softcap=softcap,
+                      alibi_slopes=alibi_slopes, kv_starts=cache_leftpad, return_lse=return_softmax_lse)
+
+
+@torch.no_grad()
+def over_cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, rotary_interleaved,
+               **options):
+    """Rotates, appends, attends; `options` are tilewise.torch.attention's."""
+    batch = k_cache.shape[0] if cache_batch_idx is None else len(cache_batch_idx)
+    if isinstance(cache_seqlens, int):
+        cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=k_cache.device)
+    if (k is None) != (v is None):
+        raise ValueError(f"{'v' if v is None else 'k'} is missing; accepted: k and v, or neither")
+    if k is not None and cache_seqlens is None:
+        raise ValueError("k and v are given without cache_seqlens; accepted: how many rows of each cache are filled")
+    if rotary_cos is not None:
+        if k is None:
+            raise ValueError("rotary_cos is given without k and v; accepted: rotary embedding of the rows that are appended")
+        turn = (rotary_cos, rotary_sin, rotary_interleaved)
+        k = apply_rotary_emb(k, *turn, seqlen_offsets=cache_seqlens)
+        if options["causal"] or options["window_size"] != (-1, -1):
+            q = apply_rotary_emb(q, *turn, seqlen_offsets=cache_seqlens)
+        else:  # all rows at one position: as if they were heads of one row
+            q = apply_rotary_emb(q.flatten(1, 2)[:, None], *turn, seqlen_offsets=cache_seqlens).view_as(q)
+    if k is not None:
+        append(k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx)
+        cache_seqlens = cache_seqlens + k.shape[1]
+    if cache_batch_idx is not None:
+        k_cache, v_cache = k_cache[cache_batch_idx], v_cache[cache_batch_idx]
+    return attention(q, k_cache, v_cache, kv_lengths=int32(cache_seqlens), **options)
+
+
+def append(k_cache, v_cache, k, v, filled, sequences):
+    """Writes k and v [B, Snew, Hkv, D] behind the filled rows of their sequences."""
+    most = k_cache.shape[1]
+    rows = filled.long()[:, None] + torch.arange(k.shape[1], device=k.device)
+    if not rows.is_cuda and rows.numel() and int(rows.max()) >= most:
+        raise ValueError(f"cache_seqlens and {k.shape[1]} new rows reach {int(rows.max()) + 1}; accepted: up to {most}, the "
+                         "rows of k_cache")
+    sequences = torch.arange(len(k), device=k.device) if sequences is None else sequences.long()
+    k_cache[sequences[:, None], rows] = k
+    v_cache[sequences[:, None], rows] = v
+
+
+REASONS = {
+    "block_table": "paged caches are not in this version; gather the pages, or use a contiguous cache",
+    "qv": "there is no second product for the scores; concatenate qv to q and v to k",
+    "attention_chunk": "chunked attention is segment ids here: tilewise.torch.attention(segment_ids_q=..., segment_ids_kv=...)",
+    "q_descale": "fp8 is not in this version; dequantise q, k and v",
+    "cu_seqlens_k_new": "new keys come as [batch, rows, heads, head_dim]",
+    "rotary_seqlens": "rows are rotated at their place in the cache; rotate them first (tilewise.rotary.apply_rotary_emb)",
+}
+REASONS.update(page_table=REASONS["block_table"], k_descale=REASONS["q_descale"], v_descale=REASONS["q_descale"])
+
+
+def unserved(**arguments):
+    """Refuses what is given of these, each with its reason."""
+    given = [f"{name}: {REASONS[name]}" for name, value in arguments.items() if value is not None]
+    if given:
+        raise NotImplementedError("tilewise does not serve " + "; ".join(given))
+
+
+def call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs, **packed):
+    options = dict(packed, causal=causal, window_size=tuple(window_size), softmax_scale=softmax_scale, softcap=softcap,
+                   alibi_slopes=alibi_slopes)
+    state = None
+    if dropout_p:
+        state = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=q.device)
+    result = attention(q, k, v, dropout_p=dropout_p, dropout_state=state, return_lse=return_attn_probs, **options)
+    if not return_attn_probs:
+        return result
+    return *result, signed_probabilities(q, k, dropout_p, state, options) if dropout_p else None
+
+
+def signed_probabilities(q, k, dropout_p, state, options):
+    """P [B, Hq, Sq, Skv] over its row's largest, on q's device; negative where dropped. Dense, and made on the host."""
+    from ._looking import attention_weights
+    from ._reference import kept
+
+    longest = options.get("seqlen_q") or q.shape[1]
+    host = {name: x.detach().cpu() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
+    p = attention_weights(q.detach().cpu(), k.detach().cpu(), torch.arange(longest, dtype=torch.int32), **host)
+    p /= p.amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+    seed, offset = (int(x) & (2**64 - 1) for x in state.tolist())
+    for b in range(p.shape[0]):
+        for h in range(p.shape[1]):
+            keep, _ = kept(dropout_p, seed, offset, b, h, *p.shape[2:])
+            p[b, h] = torch.where(torch.from_numpy(keep), p[b, h], -p[b, h])
+    return p.to(q.device, q.dtype)

@@ -1,0 +1,133 @@
+"""Attention for PyTorch: differentiable, under torch.compile and autocast; and PyTorch's own function on top of it.
+
+    from tilewise.torch import attention, scaled_dot_product_attention
+
+flash_attn's functions are in `tilewise.flash_attn` and `tilewise.flash_attn_interface`.
+"""
+
+from typing import Any
+
+try:
+    import torch
+    from torch import Tensor
+except ImportError:
+    raise ImportError("tilewise.torch needs PyTorch (pip install torch); NumPy and others need only tilewise") from None
+
+try:
+    from torch.nn.attention.bias import CausalBias
+except ImportError:  # before torch 2.3
+    CausalBias = None
+
+from ._arguments import position, window
+from ._torch_ops import apply
+
+__all__ = ["attention", "scaled_dot_product_attention"]
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, *, layout: str = "bshd", causal: bool | str = False,
+              window_size: tuple[int, int] | None = None, softmax_scale: float | None = None, softcap: float = 0.0,
+              bias: Tensor | None = None, mask: Tensor | None = None, q_lengths: Tensor | None = None,
+              kv_lengths: Tensor | None = None, kv_starts: Tensor | None = None, q_offset: int | Tensor | None = None,
+              cu_seqlens_q: Tensor | None = None, cu_seqlens_kv: Tensor | None = None, seqlen_q: int = 0, seqlen_kv: int = 0,
+              segment_ids_q: Tensor | None = None, segment_ids_kv: Tensor | None = None, kv_ranges: Tensor | None = None,
+              alibi_slopes: Tensor | None = None, sinks: Tensor | None = None, dropout_p: float = 0.0,
+              dropout_state: Tensor | None = None, generator: torch.Generator | None = None,
+              batch_invariant: bool = False, return_lse: bool = False) -> Any:
+    """tilewise.attention() for tensors, with gradients of q, k, v, bias and sinks, also through lse.
+
+    Arguments and shapes are those of tilewise.attention(), with these differences:
+    - lengths and offsets may be of any integer type, sinks of any float type, q, k and v of any strides;
+    - under autocast q, k, v and bias are cast to its type;
+    - dropout_p draws its seed from `generator`, or torch's own; dropout_state int64 [2] gives it;
+    - torch.use_deterministic_algorithms asks for a deterministic backward (the CPU's always is).
+
+    >>> import torch
+    >>> q = torch.zeros(1, 2, 1, 4, requires_grad=True)
+    >>> v = torch.ones(1, 2, 1, 4, requires_grad=True)
+    >>> attention(q, q, v, causal=True).sum().backward()
+    >>> v.grad[0, :, 0, 0].tolist()
+    [1.5, 0.5]
+    """
+    if layout not in ("bshd", "bhsd"):
+        raise ValueError(f'layout is {layout!r}; accepted: "bshd" [batch, seqlen, heads, head_dim], "bhsd"')
+    if torch.is_autocast_enabled(q.device.type):
+        to = torch.get_autocast_dtype(q.device.type)
+        q, k, v = q.to(to), k.to(to), v.to(to)
+        bias = None if bias is None else bias.to(to)
+    offsets = q_offset if isinstance(q_offset, torch.Tensor) else None
+    causal, where, offset = position(causal, None if offsets is not None else q_offset, offsets is not None)
+    left, right = window(window_size)
+    if dropout_p and dropout_state is None:
+        dropout_state = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=q.device, generator=generator)
+    o, lse = apply(rows(q), rows(k), rows(v), bias, None if sinks is None else sinks.float(), mask, int32(q_lengths),
+                   int32(kv_lengths), int32(kv_starts), int32(offsets), cu_seqlens_q, cu_seqlens_kv,
+                   int32(segment_ids_q), int32(segment_ids_kv), int32(kv_ranges), alibi_slopes, dropout_state,
+                   layout == "bhsd", offset, bool(causal), where, left, right, softmax_scale, float(softcap), float(dropout_p),
+                   seqlen_q, seqlen_kv, torch.are_deterministic_algorithms_enabled(), batch_invariant)
+    return (o, lse) if return_lse else o
+
+
+def rows(x):
+    return x.contiguous() if x.shape[-1] > 1 and x.stride(-1) != 1 else x
+
+
+def int32(x):
+    return None if x is None else x.to(torch.int32)
+
+
+def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+                                 dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+                                 enable_gqa: bool = False) -> Tensor:
+    """torch.nn.functional.scaled_dot_product_attention, same arguments: query [..., Hq, L, E], is_causal top-left.
+
+    attn_mask: bool (True = may attend), float (added), or a bias of torch.nn.attention.bias.
+
+    >>> import torch
+    >>> q = torch.randn(2, 4, 5, 8)
+    >>> theirs = torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+    >>> torch.allclose(scaled_dot_product_attention(q, q, q, is_causal=True), theirs, atol=1e-6)
+    True
+    """
+    if is_causal and attn_mask is not None:
+        raise ValueError("attn_mask comes with is_causal=True; accepted: one of the two, as in PyTorch "
+                         "(tilewise.torch.attention applies both)")
+    if min(query.dim(), key.dim(), value.dim()) < 2:
+        raise ValueError(f"query is {list(query.shape)}, key {list(key.shape)}; accepted: [..., L, E] and [..., S, E]")
+    causal = "top-left" if is_causal else False
+    if attn_mask is not None:
+        variant = causal_variant(attn_mask)
+        if variant is not None:
+            causal, attn_mask = variant, None
+    lead = query.shape[:-2]
+    if not enable_gqa and not lead == key.shape[:-2] == value.shape[:-2]:
+        lead = torch.broadcast_shapes(lead, key.shape[:-2], value.shape[:-2])
+        query, key, value = (x.expand(*lead, *x.shape[-2:]) for x in (query, key, value))
+    query, key, value = four_dimensions(query), four_dimensions(key), four_dimensions(value)
+    if attn_mask is not None:
+        attn_mask = mask_of(attn_mask, lead, query.shape[-2], key.shape[-2])
+    kind = {} if attn_mask is None else {"mask" if attn_mask.dtype == torch.bool else "bias": attn_mask}
+    o = attention(query, key, value, layout="bhsd", causal=causal, softmax_scale=scale, dropout_p=dropout_p, **kind)
+    return o if len(lead) == 2 else o.reshape(*lead, *o.shape[-2:])
+
+
+def four_dimensions(x):
+    """[..., H, L, E] with all before H in one dimension."""
+    if x.dim() == 4:
+        return x
+    return x.reshape((1,) * (4 - x.dim()) + tuple(x.shape)) if x.dim() < 4 else x.flatten(0, -4)
+
+
+def mask_of(mask, lead, rows, keys):
+    """`mask`, which broadcasts to [*lead, rows, keys], as something that broadcasts to four dimensions."""
+    if mask.dim() <= 2 or mask.dim() == len(lead) + 2 <= 4:
+        return mask
+    if len(lead) <= 2:
+        return mask.reshape((1,) * (len(lead) + 2 - mask.dim()) + tuple(mask.shape))
+    return four_dimensions(mask.expand(*lead, rows, keys))
+
+
+def causal_variant(mask):
+    """The causal= of a torch.nn.attention.bias.CausalBias, else None."""
+    if CausalBias is None or not isinstance(mask, CausalBias):
+        return None
+    return "top-left" if mask.variant.name == "UPPER_LEFT" else "bottom-right"
