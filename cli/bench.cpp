@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 
 #include "api/context.h"
 #include "cli/bench_report.h"
@@ -54,8 +55,14 @@ class Bench {
   void print_start() const {
     if (options_.csv) std::puts(csv_header().c_str());
     if (!table()) return;
-    std::printf("%s. Peak = %s, timed in turns with the calls.\n", device_text(device_).c_str(),
-                on_cuda() ? "bf16 products on the matrix units" : "fp32 multiply-adds from registers");
+    const bool decode = std::find(options_.directions.begin(), options_.directions.end(), "decode") !=
+                        options_.directions.end();
+    const bool only = options_.directions.size() == 1;
+    std::string peak = on_cuda()          ? "bf16 products on the matrix units"
+                       : decode && only   ? "bytes read from memory"
+                       : decode           ? "fp32 multiply-adds from registers, of decode bytes read from memory"
+                                          : "fp32 multiply-adds from registers";
+    std::printf("%s. Peak = %s, timed in turns with the calls.\n", device_text(device_).c_str(), peak.c_str());
     std::vector<std::string> names;
     for (const RivalEntry& entry : rivals_) {
       if (!entry.present()) continue;
@@ -65,7 +72,7 @@ class Bench {
       std::printf("%s: %s\n", entry.name.c_str(), what.c_str());
     }
     if (!names.empty()) std::puts("A rival's figure is its time over ours: above 1, ours is faster.");
-    std::puts(table_header(names).c_str());
+    std::puts(table_header(names, !decode ? "GFLOP/s" : only ? "GB/s" : "GF|GB/s").c_str());
     std::fflush(stdout);
   }
 
@@ -156,9 +163,18 @@ class Bench {
 
     if (on_cuda()) return run_on_cuda(std::move(ours), *call);
     Executor& executor = *context_.get()->executor;
-    tune::FmaPeak peak(executor, target_of(point.kernel == "auto" ? std::string() : planned.kernel), threads);
+    const Target target = target_of(point.kernel == "auto" ? std::string() : planned.kernel);
+    std::optional<tune::FmaPeak> products;
+    std::optional<tune::ReadPeak> reads;
+    if (point.decode)
+      reads.emplace(executor, target, threads, available_memory());
+    else
+      products.emplace(executor, target, threads);
     const tune::Candidate burst{"peak", [&] {
-                                  peak.run();
+                                  if (reads)
+                                    reads->run();
+                                  else
+                                    products->run();
                                   return Status();
                                 }};
     std::vector<tune::Candidate> candidates{burst, {planned.kernel, [&] { return call->run(); }}, burst};
@@ -191,13 +207,21 @@ class Bench {
         burst_cpu.push_back(timings[i].cpu_median_ms);
       }
     ours.timing = timings[1];
-    ours.peak_flops = 1e3 * peak.flops() / tune::median_of(bursts);
-    ours.peak_cpu_flops = 1e3 * peak.flops() / tune::median_of(burst_cpu);
+    const double per_second = 1e3 / tune::median_of(bursts), per_cpu_second = 1e3 / tune::median_of(burst_cpu);
+    if (reads) {
+      ours.peak_bytes = reads->bytes() * per_second;
+      ours.peak_cpu_bytes = reads->bytes() * per_cpu_second;
+    } else {
+      ours.peak_flops = products->flops() * per_second;
+      ours.peak_cpu_flops = products->flops() * per_cpu_second;
+    }
     if (!ours.timing.status) return fail("bench", ours.timing.status);
     size_t next = 3;
     for (size_t r = 0; r < rows.size(); ++r) {
       rows[r].peak_flops = ours.peak_flops;
       rows[r].peak_cpu_flops = ours.peak_cpu_flops;
+      rows[r].peak_bytes = ours.peak_bytes;
+      rows[r].peak_cpu_bytes = ours.peak_cpu_bytes;
       if (rivals_[r].foreign) time_foreign(rivals_[r], problem, planned, threads, &rows[r]);
       if (!calls[r]) continue;
       rows[r].timing = timings[next];
@@ -253,6 +277,7 @@ class Bench {
   Expected<std::unique_ptr<RivalCall>> bind(const RivalEntry& entry, const Problem& problem,
                                             const tune::ProblemData& data, int threads, BenchRow* row) {
     if (!entry.rival) return Status(Code::unsupported, entry.absent);  // or foreign: timed afterwards
+    if (problem.page_size > 0) return Status(Code::unsupported, "reads no pages");
     row->kernel = entry.rival->what();
     row->workspace_bytes = entry.rival->scratch_bytes(problem, threads);
     if (const int64_t free = available_memory(); row->workspace_bytes > free)
@@ -371,14 +396,16 @@ void add_bench(CLI::App& parent, int* exit_status) {
   app->add_option("--heads-kv", o.heads_kv, "key heads (default: as many as query heads)")->delimiter(',');
   app->add_option("--head-dim", o.head_dim, "of q and k")->delimiter(',');
   app->add_option("--head-dim-v", o.head_dim_v, "of v and o (default: --head-dim)")->delimiter(',');
-  app->add_option("--seqlen", o.seqlen, "queries a sequence")->delimiter(',');
-  app->add_option("--seqlen-kv", o.seqlen_kv, "keys a sequence (default: --seqlen)")->delimiter(',');
+  app->add_option("--seqlen", o.seqlen, "queries a sequence (default: 1024; decode: 1)")->delimiter(',');
+  app->add_option("--seqlen-kv", o.seqlen_kv, "keys a sequence (default: --seqlen; decode: 4096)")->delimiter(',');
   app->add_option("--causal", o.causal, "alone: true; or a list of true, false, bottom-right, top-left")
       ->delimiter(',')
       ->expected(0, 8)
       ->default_str("true");
   app->add_option("--window", o.window,
                   "LEFT,RIGHT around each query's position, -1 = unbounded; more pairs for a grid")
+      ->delimiter(',');
+  app->add_option("--page-size", o.page_size, "rows of a page of the keys, in random order; 0 = not paged")
       ->delimiter(',');
   app->add_option("--threads", o.threads, "0 = the physical cores that may be used")->delimiter(',');
   app->add_option("--kernel", o.kernels, "auto, all, or names of kernels")->delimiter(',');

@@ -20,10 +20,16 @@ Status check_range(const char* option, const std::vector<int64_t>& values, int64
   return {};
 }
 
-Expected<Direction> parse_direction(const std::string& text) {
-  if (text == "forward") return Direction::forward;
-  if (text == "backward") return Direction::backward;
-  if (text == "decode") return Status(Code::unsupported, "--direction decode is not in this version");
+// Decode is a forward of few queries over a long cache, held against the memory's bandwidth.
+struct Way {
+  Direction direction = Direction::forward;
+  bool decode = false;
+};
+
+Expected<Way> parse_direction(const std::string& text) {
+  if (text == "forward") return Way{};
+  if (text == "backward") return Way{Direction::backward};
+  if (text == "decode") return Way{Direction::forward, true};
   return wrong("--direction", "\"" + text + "\"", "forward, backward, decode");
 }
 
@@ -79,6 +85,7 @@ Status check_options(const BenchOptions& o) {
         std::pair("--head-dim", &o.head_dim), std::pair("--head-dim-v", &o.head_dim_v)})
     if (Status status = check_range(option, *values, 1, 65536); !status) return status;
   if (Status status = check_range("--threads", o.threads, 0, 4096); !status) return status;
+  if (Status status = check_range("--page-size", o.page_size, 0, kMany); !status) return status;
   if (Status status = check_range("--window", o.window, -1, kMany); !status) return status;
   if (o.window.size() % 2 != 0)
     return wrong("--window", std::to_string(o.window.size()) + " numbers",
@@ -92,7 +99,7 @@ Status check_options(const BenchOptions& o) {
 }  // namespace
 
 std::string BenchPoint::to_string() const {
-  std::string text = size.direction == Direction::backward ? "backward " : "forward ";
+  std::string text = std::string(way()) + " ";
   text += printed("%s %lldx%lldx%lldx%lld", name_of(size.dtype), static_cast<long long>(size.batch),
                   static_cast<long long>(size.seqlen_q), static_cast<long long>(size.heads_q),
                   static_cast<long long>(size.head_dim));
@@ -102,7 +109,7 @@ std::string BenchPoint::to_string() const {
 
 Expected<std::vector<BenchPoint>> make_grid(const BenchOptions& o) {
   if (Status status = check_options(o); !status) return status;
-  const auto directions = parse_all<Direction>(o.directions, parse_direction);
+  const auto directions = parse_all<Way>(o.directions, parse_direction);
   if (!directions) return directions.status();
   const auto dtypes = parse_all<DType>(o.dtypes, parse_bench_dtype);
   if (!dtypes) return dtypes.status();
@@ -117,10 +124,12 @@ Expected<std::vector<BenchPoint>> make_grid(const BenchOptions& o) {
   tune::ProblemSize& s = point.size;
   const auto lengths = [&](const std::string& kernel) {
     point.kernel = kernel;
-    for (int64_t q : o.seqlen) {
-      for (int64_t kv : or_same(o.seqlen_kv, q)) {
-        s.seqlen_q = q, s.seqlen_kv = kv;
-        grid.push_back(point);
+    for (int64_t q : or_same(o.seqlen, point.decode ? 1 : 1024)) {
+      for (int64_t kv : or_same(o.seqlen_kv, point.decode ? 4096 : q)) {
+        for (int64_t page_size : o.page_size) {
+          s.seqlen_q = q, s.seqlen_kv = kv, s.page_size = page_size;
+          grid.push_back(point);
+        }
       }
     }
   };
@@ -151,10 +160,12 @@ Expected<std::vector<BenchPoint>> make_grid(const BenchOptions& o) {
       });
     });
   };
-  for (Direction direction : *directions) {
+  for (const Way& way : *directions) {
+    if (way.direction == Direction::backward && o.page_size != std::vector<int64_t>{0})
+      return wrong("--page-size", "given with --direction backward", "forward or decode: caches take no gradient");
     for (DType dtype : *dtypes) {
       for (int64_t batch : o.batch) {
-        s.direction = direction, s.dtype = dtype, s.batch = batch;
+        s.direction = way.direction, s.dtype = dtype, s.batch = batch, point.decode = way.decode;
         if (Status status = shapes(); !status) return status;
       }
     }

@@ -12,6 +12,11 @@ struct BenchPoint {
   tune::ProblemSize size;
   int threads = 0;                // 0 = the context's
   std::string kernel;             // "auto", "all", or a row's name
+  bool decode = false;  // few queries over a cache, held against the memory's bandwidth
+
+  const char* way() const {
+    return decode ? "decode" : size.direction == Direction::backward ? "backward" : "forward";
+  }
   std::string to_string() const;  // "forward f32 1x1024x12x64 causal"
 };
 

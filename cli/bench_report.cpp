@@ -21,7 +21,7 @@ Json fields(const BenchRow& row) {
   j["schema"] = 1;
   j["device"] = row.device;
   j["kernel"] = row.kernel.empty() ? Json(nullptr) : Json(row.kernel);
-  j["direction"] = s.direction == Direction::backward ? "backward" : "forward";
+  j["direction"] = row.point.way();
   j["dtype"] = name_of(s.dtype);
   j["batch"] = s.batch;
   j["heads_q"] = s.heads_q;
@@ -34,7 +34,7 @@ Json fields(const BenchRow& row) {
   j["ms_median"] = figure(row.timing.median_ms);
   j["ms_max"] = figure(row.timing.max_ms);
   j["tflops"] = figure(row.tflops());
-  j["peak_tflops"] = figure(row.peak_flops * 1e-12);
+  j["peak_tflops"] = row.peak_flops > 0 || row.peak_bytes == 0 ? figure(row.peak_flops * 1e-12) : Json(nullptr);
   j["percent_of_peak"] = figure(row.percent_of_peak());
   j["gbps"] = figure(row.gbps());
   j["workspace_bytes"] = ran ? Json(row.workspace_bytes) : Json(nullptr);
@@ -48,6 +48,8 @@ Json fields(const BenchRow& row) {
   j["cpu_ms_median"] = figure(row.timing.cpu_median_ms);
   j["percent_of_peak_cpu"] = figure(row.percent_of_peak_cpu());
   j["times_ours"] = row.rival.empty() ? Json(nullptr) : figure(row.times_ours);
+  j["peak_gbps"] = row.peak_bytes > 0 ? figure(row.peak_bytes * 1e-9) : Json(nullptr);
+  j["page_size"] = s.page_size;
   j["not_run"] = row.not_run.empty() ? Json(nullptr) : Json(row.not_run);
   return j;
 }
@@ -57,6 +59,7 @@ std::string mask_text(const tune::ProblemSize& s) {
   if (s.window_left >= 0 || s.window_right >= 0)
     text = printed("%s%lld,%lld", s.causal ? "c " : "w ", static_cast<long long>(s.window_left),
                    static_cast<long long>(s.window_right));
+  if (s.page_size > 0) text += printed(" p%lld", static_cast<long long>(s.page_size));
   return text;
 }
 
@@ -85,10 +88,10 @@ std::string csv_line(const BenchRow& row) {
   return line;
 }
 
-std::string table_header(const std::vector<std::string>& rivals) {
+std::string table_header(const std::vector<std::string>& rivals, const char* rate) {
   std::string line = printed("%-8s %-5s %4s %6s %7s %7s %7s %-9s %3s  %-*s %10s %7s %8s %6s %9s", "way",
                              "dtype", "B", "heads", "dim", "q", "kv", "mask", "thr", kKernelWidth, "kernel",
-                             "ms median", "min", "GFLOP/s", "% peak", "scratch");
+                             "ms median", "min", rate, "% peak", "scratch");
   for (const std::string& rival : rivals) line += printed("  %*s", kRivalWidth, rival.c_str());
   return line;
 }
@@ -99,14 +102,14 @@ std::string table_line(const BenchRow& ours, const std::vector<BenchRow>& rivals
     return a == b ? std::to_string(a) : std::to_string(a) + "/" + std::to_string(b);
   };
   std::string line = printed("%-8s %-5s %4lld %6s %7s %7lld %7lld %-9s %3d  %-*s ",
-                             s.direction == Direction::backward ? "backward" : "forward", name_of(s.dtype),
+                             ours.point.way(), name_of(s.dtype),
                              static_cast<long long>(s.batch), pair(s.heads_q, s.heads_kv).c_str(),
                              pair(s.head_dim, s.head_dim_v).c_str(), static_cast<long long>(s.seqlen_q),
                              static_cast<long long>(s.seqlen_kv), mask_text(s).c_str(), ours.threads,
                              kKernelWidth, ours.kernel.c_str());
   line +=
-      printed("%10.4g %7.4g %8.1f %6.1f %9s", ours.timing.median_ms, ours.timing.min_ms, 1e3 * ours.tflops(),
-              ours.percent_of_peak(), bytes_text(static_cast<double>(ours.workspace_bytes)).c_str());
+      printed("%10.4g %7.4g %8.1f %6.1f %9s", ours.timing.median_ms, ours.timing.min_ms,
+              ours.point.decode ? ours.gbps() : 1e3 * ours.tflops(), ours.percent_of_peak(), bytes_text(static_cast<double>(ours.workspace_bytes)).c_str());
   for (const BenchRow& rival : rivals) {
     const std::string cell = rival.timing.repeats > 0
                                  ? printed("%.2fx (%.4g ms)", rival.times_ours, rival.timing.median_ms)

@@ -20,14 +20,20 @@ struct BenchRow {
   tune::Timing timing;
   double flops = 0, peak_flops = 0;  // of one call; a second
   double peak_cpu_flops = 0;         // a second of processor time, all threads together
+  double peak_bytes = 0, peak_cpu_bytes = 0;  // read from memory, likewise: what decode is held against
   double bytes_ideal = 0;
   int64_t workspace_bytes = 0;
   double times_ours = 0;  // of a rival: its median over ours, in the process where both were timed
 
   double tflops() const { return timing.median_ms > 0 ? flops / timing.median_ms * 1e-9 : 0; }
-  double percent_of_peak() const { return peak_flops > 0 ? 100 * tflops() * 1e12 / peak_flops : 0; }
+  double percent_of_peak() const {
+    if (peak_bytes > 0) return 100 * gbps() * 1e9 / peak_bytes;
+    return peak_flops > 0 ? 100 * tflops() * 1e12 / peak_flops : 0;
+  }
   // The same by processor time: what others on the machine cannot change, and waiting threads do not lower.
   double percent_of_peak_cpu() const {
+    if (peak_cpu_bytes > 0 && timing.cpu_median_ms > 0)
+      return 100 * bytes_ideal / (1e-3 * timing.cpu_median_ms) / peak_cpu_bytes;
     return peak_cpu_flops > 0 && timing.cpu_median_ms > 0
                ? 100 * flops / (1e-3 * timing.cpu_median_ms) / peak_cpu_flops
                : 0;
@@ -40,7 +46,8 @@ std::string csv_header();
 std::string csv_line(const BenchRow& row);
 
 // One line a point: ours, then what each rival takes relative to ours (above 1: ours is faster).
-std::string table_header(const std::vector<std::string>& rivals);
+// `rate`: what the column of rates holds: GFLOP/s, GB/s of a decode, or both.
+std::string table_header(const std::vector<std::string>& rivals, const char* rate = "GFLOP/s");
 std::string table_line(const BenchRow& ours, const std::vector<BenchRow>& rivals);
 
 }  // namespace tilewise::cli

@@ -115,7 +115,8 @@ typedef enum tilewise_feature {
   TILEWISE_HAS_SINKS = 1 << 9,
   TILEWISE_HAS_LSE = 1 << 10,  /* forward: write lse (backward always reads it) */
   TILEWISE_HAS_DLSE = 1 << 11, /* backward: a gradient arrives through lse */
-  TILEWISE_HAS_DELTA = 1 << 12 /* backward: rowsum(dout*o) is given instead of o */
+  TILEWISE_HAS_DELTA = 1 << 12, /* backward: rowsum(dout*o) is given instead of o */
+  TILEWISE_HAS_CACHE_BATCH_IDX = 1 << 13 /* k and v are slots of a contiguous cache, found by index */
 } tilewise_feature;
 
 /* Upper bounds and options. Fill with tilewise_problem_init, then set what differs. */
@@ -135,6 +136,10 @@ typedef struct tilewise_problem {
   int32_t dtype_dout, dtype_dq, dtype_dk, dtype_dv; /* backward; dq, dk, dv may be wider than q */
   int32_t dtype_bias, dtype_mask, dtype_dbias;      /* mask: TILEWISE_BOOL or TILEWISE_BIT */
   int32_t packed_q, packed_kv;                      /* 1: [total, heads, dim] with cu_seqlens */
+  int64_t page_size;   /* paged k and v: rows of a page, any >= 1; 0 = not paged */
+  int64_t max_pages;   /* paged: entries of page_table a sequence; seqlen_kv is at most max_pages * page_size */
+  int64_t num_pages;   /* paged: pages of k and v */
+  int64_t cache_slots; /* with cache_batch_idx: sequences that k and v have room for; else 0 */
   uint32_t features;                                /* tilewise_feature bits */
   int64_t bias_shape[4];                            /* each 1 or the size of [B, Hq, Sq, Skv] */
   int64_t mask_shape[4];
@@ -166,8 +171,9 @@ TILEWISE_API void tilewise_problem_init(tilewise_problem* problem);
 TILEWISE_API size_t tilewise_problem_print(const tilewise_problem* problem, char* text, size_t text_bytes);
 
 /* Every tensor of a call, by its field name; absent ones zeroed (a zeroed struct is a valid start).
- * [B, S..] forms become [total..] where the problem says packed. Lengths are data, clamped where they are
- * read. */
+ * [B, S..] forms become [total..] where the problem says packed; k and v are [num_pages, page_size, Hkv, D]
+ * where it has a page_size, and [cache_slots, Skv, Hkv, D] with cache_batch_idx. Lengths are data, clamped
+ * where they are read; those of a paged cache on the CPU are refused instead. */
 typedef struct tilewise_tensors {
   tilewise_tensor q;    /* [B, Sq, Hq, D] */
   tilewise_tensor k;    /* [B, Skv, Hkv, D] */
@@ -180,6 +186,8 @@ typedef struct tilewise_tensors {
   tilewise_tensor kv_lengths;     /* i32 [B] */
   tilewise_tensor kv_starts;      /* i32 [B] */
   tilewise_tensor q_offset;       /* i32 [B] */
+  tilewise_tensor page_table;     /* i32 [B, max_pages]: key j is row j % page_size of page [b, j / page_size] */
+  tilewise_tensor cache_batch_idx; /* i32 [B]: the slot of each sequence */
   tilewise_tensor cu_seqlens_q;   /* i32 or i64 [B + 1] */
   tilewise_tensor cu_seqlens_kv;  /* i32 or i64 [B + 1] */
   tilewise_tensor segment_ids_q;  /* i32 [B, Sq], packed [total_q]; a query sees the keys of its own id */
@@ -294,7 +302,7 @@ typedef struct tilewise_plan {
   int32_t threads;     /* workers that the workspace has room for */
   int32_t tile_m;      /* rows of q a tile */
   int32_t tile_n;      /* rows of k and v a tile */
-  int32_t num_splits;  /* backward: key chunks a head is split into */
+  int32_t num_splits;  /* key chunks a head is split into */
   int32_t from_tuning; /* 1: a measured line chose the kernel; 0: the cost model */
   int64_t workspace_bytes;
   double predicted_ms;

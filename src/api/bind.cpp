@@ -10,12 +10,23 @@
 namespace tilewise {
 namespace {
 
-constexpr const char* kRows[2][4] = {
+constexpr const char* kRows[4][4] = {
     {"[batch, seqlen_q, heads_q, head_dim]", "[batch, seqlen_kv, heads_kv, head_dim]",
      "[batch, seqlen_kv, heads_kv, head_dim_v]", "[batch, seqlen_q, heads_q, head_dim_v]"},
     {"[total_q, heads_q, head_dim]", "[total_kv, heads_kv, head_dim]", "[total_kv, heads_kv, head_dim_v]",
-     "[total_q, heads_q, head_dim_v]"}};
+     "[total_q, heads_q, head_dim_v]"},
+    {nullptr, "[num_pages, page_size, heads_kv, head_dim]", "[num_pages, page_size, heads_kv, head_dim_v]",
+     nullptr},
+    {nullptr, "[cache_slots, seqlen_kv, heads_kv, head_dim]",
+     "[cache_slots, seqlen_kv, heads_kv, head_dim_v]", nullptr}};
 enum RowKind { kLikeQ, kLikeK, kLikeV, kLikeO };
+
+const char* labels_of(const tilewise_problem& p, RowKind kind) {
+  if (kind == kLikeQ || kind == kLikeO) return kRows[p.packed_q ? 1 : 0][kind];
+  if (p.page_size) return kRows[2][kind];
+  if (p.features & TILEWISE_HAS_CACHE_BATCH_IDX) return kRows[3][kind];
+  return kRows[p.packed_kv ? 1 : 0][kind];
+}
 
 // Checks and converts the tensors of one call.
 class Binder {
@@ -37,6 +48,7 @@ class Binder {
   void cu_seqlens(IndexTensor& out, const char* name, const tilewise_tensor& t);
   void per_row(IndexTensor& out, const char* name, const tilewise_tensor& t, bool kv);
   void ranges(IndexTensor& out, const tilewise_tensor& t);
+  void pages(ForwardParams& out, const tilewise_tensor& t);
   const float* per_head(const char* name, const tilewise_tensor& t, Access access, int64_t* stride);
   void alibi(ForwardParams& out, const tilewise_tensor& t);
   void dropout(ForwardParams& out, const tilewise_tensors& t);
@@ -68,7 +80,10 @@ bool Binder::check_bounds() {
                 {"seqlen_q", "q", s_.seqlen_q, p_.seqlen_q},
                 {"seqlen_kv", "k", s_.seqlen_kv, p_.seqlen_kv},
                 {"total_q", "q", s_.total_q, p_.total_q},
-                {"total_kv", "k", s_.total_kv, p_.total_kv}};
+                {"total_kv", "k", s_.total_kv, p_.total_kv},
+                {"num_pages", "k", p_.page_size ? s_.blocks_kv : 0, p_.num_pages},
+                {"max_pages", "page_table", s_.max_pages, p_.max_pages},
+                {"cache_slots", "k", p_.cache_slots ? s_.blocks_kv : 0, p_.cache_slots}};
   for (const auto& b : bounds) {
     if (b.value > b.bound)
       return checks_.fail(
@@ -84,8 +99,11 @@ void Binder::rows(RowTensor& out, const char* name, const tilewise_tensor& t, Ro
   const bool packed = kv ? p_.packed_kv : p_.packed_q;
   const int64_t heads = kv ? p_.heads_kv : p_.heads_q;
   const int64_t dim = kind == kLikeV || kind == kLikeO ? p_.head_dim_v : p_.head_dim;
-  Shape shape = packed ? Shape{3, {kv ? s_.total_kv : s_.total_q, heads, dim, 0}, kRows[1][kind]}
-                       : Shape{4, {s_.batch, kv ? s_.seqlen_kv : s_.seqlen_q, heads, dim}, kRows[0][kind]};
+  const char* labels = labels_of(p_, kind);
+  const Shape shape =
+      packed ? Shape{3, {kv ? s_.total_kv : s_.total_q, heads, dim, 0}, labels}
+      : kv   ? Shape{4, {s_.blocks_kv, s_.block_rows_kv, heads, dim}, labels}
+             : Shape{4, {s_.batch, s_.seqlen_q, heads, dim}, labels};
   if (!checks_.dtype(name, t, {static_cast<DType>(dtype)}) ||
       !checks_.layout(name, t, shape, {access, true, p_.alignment}))
     return;
@@ -154,6 +172,14 @@ void Binder::ranges(IndexTensor& out, const tilewise_tensor& t) {
   if (!checks_.dtype("kv_ranges", t, {DType::i32}) || !checks_.layout("kv_ranges", t, shape, {})) return;
   const int row = p_.packed_q ? 0 : 1;
   out = {t.data, type_of(t), p_.packed_q ? 0 : stride_of(t, 0), stride_of(t, row), stride_of(t, row + 1)};
+}
+
+void Binder::pages(ForwardParams& out, const tilewise_tensor& t) {
+  const Shape shape{2, {s_.batch, s_.max_pages, 0, 0}, "[batch, max_pages]"};
+  if (!checks_.dtype("page_table", t, {DType::i32}) || !checks_.layout("page_table", t, shape, {})) return;
+  out.page_table = {t.data, type_of(t), stride_of(t, 0), stride_of(t, 1), 0};
+  out.page_size = p_.page_size;
+  out.num_pages = s_.blocks_kv;
 }
 
 const float* Binder::per_head(const char* name, const tilewise_tensor& t, Access access, int64_t* stride) {
@@ -240,6 +266,11 @@ void bind_score_inputs(Binder& b, const tilewise_problem& p, const tilewise_tens
     b.per_sequence(out->kv_starts, "kv_starts", t.kv_starts);
   if (b.expects("q_offset", t.q_offset, has(TILEWISE_HAS_Q_OFFSET)))
     b.per_sequence(out->q_offset, "q_offset", t.q_offset);
+  if (b.expects("page_table", t.page_table, p.page_size > 0)) b.pages(*out, t.page_table);
+  if (b.expects("cache_batch_idx", t.cache_batch_idx, has(TILEWISE_HAS_CACHE_BATCH_IDX))) {
+    b.per_sequence(out->cache_batch_idx, "cache_batch_idx", t.cache_batch_idx);
+    out->cache_slots = b.call().blocks_kv;
+  }
   if (p.position == TILEWISE_GIVEN && !has(TILEWISE_HAS_Q_OFFSET)) {
     out->q_offset_value = t.q_offset_value;
     if (t.q_offset_value > kMaxOffset || t.q_offset_value < -kMaxOffset)
@@ -283,7 +314,14 @@ bool read_sizes(TensorChecks& checks, const tilewise_problem& p, const tilewise_
   if (p.packed_q && !checks.require("cu_seqlens_q", t.cu_seqlens_q)) return false;
   if (p.packed_kv && !checks.require("cu_seqlens_kv", t.cu_seqlens_kv)) return false;
   if (!checks.rank("q", t.q, p.packed_q ? 3 : 4, kRows[p.packed_q ? 1 : 0][kLikeQ]) ||
-      !checks.rank("k", t.k, p.packed_kv ? 3 : 4, kRows[p.packed_kv ? 1 : 0][kLikeK]))
+      !checks.rank("k", t.k, p.packed_kv ? 3 : 4, labels_of(p, kLikeK)))
+    return false;
+  const bool slots = (p.features & TILEWISE_HAS_CACHE_BATCH_IDX) != 0;
+  if (p.page_size && (!checks.require("page_table", t.page_table) ||
+                      !checks.rank("page_table", t.page_table, 2, "[batch, max_pages]")))
+    return false;
+  if (slots && (!checks.require("cache_batch_idx", t.cache_batch_idx) ||
+                !checks.rank("cache_batch_idx", t.cache_batch_idx, 1, "[batch]")))
     return false;
   const auto sequences = [&](const char* name, const tilewise_tensor& cu, int64_t* batch) {
     if (!checks.rank(name, cu, 1, "[batch + 1]")) return false;
@@ -295,9 +333,12 @@ bool read_sizes(TensorChecks& checks, const tilewise_problem& p, const tilewise_
   int64_t batch_q = t.q.shape[0], batch_kv = t.k.shape[0];
   if (p.packed_q && !sequences("cu_seqlens_q", t.cu_seqlens_q, &batch_q)) return false;
   if (p.packed_kv && !sequences("cu_seqlens_kv", t.cu_seqlens_kv, &batch_kv)) return false;
+  if (p.page_size) batch_kv = t.page_table.shape[0];
+  if (slots) batch_kv = t.cache_batch_idx.shape[0];
   if (batch_q != batch_kv) {
+    const char* keys = p.page_size ? "page_table" : slots ? "cache_batch_idx" : "k";
     return checks.fail(cat(p.packed_q ? "cu_seqlens_q" : "q", " has batch ", batch_q, " and ",
-                           p.packed_kv ? "cu_seqlens_kv" : "k", " has batch ", batch_kv,
+                           p.packed_kv ? "cu_seqlens_kv" : keys, " has batch ", batch_kv,
                            "; accepted: the same"));
   }
   s->batch = batch_q;
@@ -305,6 +346,15 @@ bool read_sizes(TensorChecks& checks, const tilewise_problem& p, const tilewise_
   s->seqlen_kv = p.packed_kv ? p.seqlen_kv : t.k.shape[1];
   s->total_q = p.packed_q ? t.q.shape[0] : 0;
   s->total_kv = p.packed_kv ? t.k.shape[0] : 0;
+  s->blocks_kv = p.packed_kv ? 0 : t.k.shape[0];
+  s->block_rows_kv = p.page_size ? p.page_size : s->seqlen_kv;
+  if (p.page_size) {
+    // A table may hold more than was planned for, or less.
+    s->max_pages = t.page_table.shape[1];
+    s->seqlen_kv = s->max_pages < p.seqlen_kv / p.page_size + 1
+                       ? std::min(p.seqlen_kv, s->max_pages * p.page_size)
+                       : p.seqlen_kv;
+  }
   return true;
 }
 

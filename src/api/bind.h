@@ -11,6 +11,8 @@ namespace tilewise {
 // Sizes of one call. Packed: seqlen is the problem's bound, total the tensor's rows; else total is 0.
 struct CallSizes {
   int64_t batch = 0, seqlen_q = 0, seqlen_kv = 0, total_q = 0, total_kv = 0;
+  int64_t blocks_kv = 0, block_rows_kv = 0;  // first two dimensions of k and v that are not packed
+  int64_t max_pages = 0;                     // entries of page_table a sequence
 };
 
 // Ranks, and sizes that q, k and cu_seqlens agree on.
@@ -32,8 +34,9 @@ Status bind_backward(const tilewise_problem& problem, Place place, const tilewis
 // q, k and every mask and score tensor; neither v nor outputs.
 Status bind_scores(const tilewise_problem& problem, const tilewise_tensors& tensors, ForwardParams* params);
 
-// What the values of host lengths must satisfy. Always: no sequence is longer than planned. With `all`:
-// everything that kernels would clamp.
+// What the values of host lengths must satisfy. Always: no sequence is longer than planned, and a cache's
+// indices and a paged one's lengths are in range, as clamping would read another sequence's keys. With
+// `all`: everything that kernels would clamp.
 Status check_values(const tilewise_problem& problem, const ForwardParams& params, bool all);
 
 }  // namespace tilewise

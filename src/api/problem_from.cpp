@@ -46,7 +46,8 @@ void fill_features(const tilewise_tensors& t, tilewise_problem* p) {
                   {t.sinks, TILEWISE_HAS_SINKS, true},
                   {t.lse, TILEWISE_HAS_LSE, !backward},
                   {t.dlse, TILEWISE_HAS_DLSE, backward},
-                  {t.delta, TILEWISE_HAS_DELTA, backward}};
+                  {t.delta, TILEWISE_HAS_DELTA, backward},
+                  {t.cache_batch_idx, TILEWISE_HAS_CACHE_BATCH_IDX, true}};
   p->features = 0;
   for (const auto& f : features) {
     if (f.applies && present(f.tensor)) p->features |= f.bit;
@@ -92,6 +93,30 @@ Status longest(const char* name, const tilewise_tensor& cu, int64_t total, int64
   return {};
 }
 
+// A cache's own sizes; page_table says that it is paged.
+bool fill_cache(TensorChecks& checks, const tilewise_tensors& t, tilewise_problem* p) {
+  p->page_size = p->max_pages = p->num_pages = p->cache_slots = 0;
+  const bool paged = present(t.page_table);
+  if (!paged && !present(t.cache_batch_idx)) return true;
+  if (!checks.rank("k", t.k, 4,
+                   paged ? "[num_pages, page_size, heads_kv, head_dim]"
+                         : "[cache_slots, seqlen_kv, heads_kv, head_dim]"))
+    return false;
+  if (!paged) {
+    p->cache_slots = t.k.shape[0];
+    return true;
+  }
+  if (!checks.rank("page_table", t.page_table, 2, "[batch, max_pages]")) return false;
+  if (t.k.shape[1] < 1)
+    return checks.fail(cat("k has pages of ", t.k.shape[1], " rows; accepted: 1 or more, with page_table"));
+  p->num_pages = t.k.shape[0];
+  p->page_size = t.k.shape[1];
+  p->max_pages = t.page_table.shape[1];
+  if (p->seqlen_kv == 0 && __builtin_mul_overflow(p->max_pages, p->page_size, &p->seqlen_kv))
+    return checks.fail("page_table and k give sequences of more than 2^63 rows; accepted: fewer");
+  return true;
+}
+
 bool fill_score_shape(TensorChecks& checks, const char* name, const tilewise_tensor& t, int64_t* shape) {
   if (!present(t)) return true;
   if (!checks.rank(name, t, 4, "[batch, heads_q, seqlen_q, seqlen_kv], 1 to repeat")) return false;
@@ -112,7 +137,7 @@ Status problem_from_tensors(const tilewise_problem& options, const tilewise_tens
   TensorChecks checks(TILEWISE_CPU);
   CallSizes s;
   if (!checks.require("q", t.q) || !checks.require("k", t.k) || !checks.require("v", t.v) ||
-      !read_sizes(checks, *p, t, &s) || !fill_score_shape(checks, "bias", t.bias, p->bias_shape) ||
+      !fill_cache(checks, t, p) || !read_sizes(checks, *p, t, &s) || !fill_score_shape(checks, "bias", t.bias, p->bias_shape) ||
       !fill_score_shape(checks, "mask", t.mask, p->mask_shape))
     return checks.take_status();
   const int heads = p->packed_q ? 1 : 2, heads_kv = p->packed_kv ? 1 : 2;

@@ -1,7 +1,9 @@
 // Looks at the values of lengths and offsets in host memory. Kernels clamp whatever they find; these checks
 // say instead what is wrong.
+#include <algorithm>
+
 #include "api/bind.h"
-#include "core/mask.h"
+#include "core/cache.h"
 #include "core/text.h"
 
 namespace tilewise {
@@ -61,6 +63,33 @@ Status check_lengths(const ForwardParams& p) {
   return {};
 }
 
+// A page or slot that is not there, or a key past the table, would be another sequence's.
+Status check_cache(const ForwardParams& p) {
+  for (int64_t b = 0; b < p.batch; ++b) {
+    if (Status w = check_range("cache_batch_idx", p.cache_batch_idx, b, 0, p.cache_slots - 1, "the slots of k");
+        !w.ok())
+      return w;
+    if (!p.page_size) continue;
+    const char* rows = "the rows of its pages";
+    if (Status w = check_range("kv_lengths", p.kv_lengths, b, 0, p.seqlen_kv, rows); !w.ok()) return w;
+    const int64_t last = p.kv_lengths.data ? read_index(p.kv_lengths, b) : p.seqlen_kv;
+    if (Status w = check_range("kv_starts", p.kv_starts, b, 0, last, "the keys of the sequence"); !w.ok())
+      return w;
+    // Pages that no window reaches may have been given away.
+    const Sequence s = sequence_of(p, b);
+    int64_t lo = s.kv_first, hi = s.kv_last;
+    if (p.window_left >= 0) lo = std::max(lo, s.q_offset - p.window_left);
+    if (p.window_right >= 0) hi = std::min(hi, s.q_offset + s.len_q + p.window_right);
+    for (int64_t entry = lo / p.page_size; lo < hi && entry * p.page_size < hi; ++entry) {
+      const int64_t page = read_index(p.page_table, b, entry);
+      if (page < 0 || page >= p.num_pages)
+        return wrong(cat("page_table of sequence ", b, " entry ", entry, " is ", page, "; accepted: 0 to ",
+                         p.num_pages - 1, ", the pages of k, for every page with a key that is read"));
+    }
+  }
+  return {};
+}
+
 Status check_ranges(const ForwardParams& p) {
   if (!p.kv_ranges.data) return {};
   for (int64_t b = 0; b < p.batch; ++b) {
@@ -94,6 +123,7 @@ Status check_values(const tilewise_problem& problem, const ForwardParams& p, boo
                                problem.seqlen_kv);
       !s.ok())
     return s;
+  if (Status s = check_cache(p); !s.ok()) return s;
   if (!all) return {};
   if (Status s = check_lengths(p); !s.ok()) return s;
   return check_ranges(p);

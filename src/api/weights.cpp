@@ -7,7 +7,7 @@
 #include "api/border.h"
 #include "api/context.h"
 #include "core/half.h"
-#include "core/mask.h"
+#include "core/cache.h"
 
 namespace tilewise {
 namespace {
@@ -66,8 +66,8 @@ class RowWeights {
 
   double score_of(const Sequence& s, int64_t b, int64_t h, int64_t i, int64_t j) const {
     const int64_t q = b * p_.q.batch_stride + (s.q_begin + i) * p_.q.row_stride + h * p_.q.head_stride;
-    const int64_t k =
-        b * p_.k.batch_stride + (s.kv_begin + j) * p_.k.row_stride + h / p_.group() * p_.k.head_stride;
+    const KeyRun key = key_run(p_, s, b, j, 1);
+    const int64_t k = p_.k.at(key.block, key.row, h / p_.group());
     double score = 0;
     for (int64_t d = 0; d < p_.head_dim; ++d)
       score += load(p_.q.data, p_.q.dtype, q + d) * load(p_.k.data, p_.k.dtype, k + d);

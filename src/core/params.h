@@ -62,6 +62,10 @@ struct ForwardParams {
   IndexTensor cu_seqlens_q, cu_seqlens_kv;  // int32 or int64
   IndexTensor segment_ids_q, segment_ids_kv;
   IndexTensor kv_ranges;                // inner_stride between first and last
+  // A cache of keys (core/cache.h says where a row of it lies). Paged: k and v have batch_stride between
+  // pages and row_stride within one; page_table's row_stride is that between its entries.
+  IndexTensor page_table, cache_batch_idx;
+  int64_t page_size = 0, num_pages = 0, cache_slots = 0;
   const float* alibi_slopes = nullptr;  // [batch, heads_q] by the strides; batch stride 0 for [heads_q]
   int64_t alibi_batch_stride = 0, alibi_head_stride = 0;
   const float* sinks = nullptr;  // [heads_q]

@@ -36,6 +36,10 @@ void visit_fields(P& p, Visit&& visit) {
   visit("dtype_dbias", p.dtype_dbias);
   visit("packed_q", p.packed_q);
   visit("packed_kv", p.packed_kv);
+  visit("page_size", p.page_size);
+  visit("max_pages", p.max_pages);
+  visit("num_pages", p.num_pages);
+  visit("cache_slots", p.cache_slots);
   visit("features", p.features);
   for (int i = 0; i < 4; ++i) visit("bias_shape", p.bias_shape[i]);
   for (int i = 0; i < 4; ++i) visit("mask_shape", p.mask_shape[i]);

@@ -78,14 +78,52 @@ Status check_packing(const tilewise_problem& p) {
   return {};
 }
 
+// Paged and slotted caches: sizes that agree, and nothing that has no meaning there.
+Status check_cache(const tilewise_problem& p) {
+  const struct {
+    const char* name;
+    int64_t value;
+  } sizes[] = {{"page_size", p.page_size},
+               {"max_pages", p.max_pages},
+               {"num_pages", p.num_pages},
+               {"cache_slots", p.cache_slots}};
+  for (const auto& s : sizes) {
+    if (s.value < 0) return broken(cat(s.name, " is ", s.value, "; accepted: 0 or more"));
+  }
+  const bool slots = (p.features & TILEWISE_HAS_CACHE_BATCH_IDX) != 0;
+  if (!p.page_size && (p.max_pages || p.num_pages))
+    return broken(cat("page_size is 0 with max_pages ", p.max_pages, " and num_pages ", p.num_pages,
+                      "; accepted: a page_size of 1 or more, or all three 0 (not paged)"));
+  if (!slots && p.cache_slots)
+    return broken(cat("cache_slots is ", p.cache_slots,
+                      " without the feature cache_batch_idx; accepted: 0, or that feature"));
+  if (!p.page_size && !slots) return {};
+  if (p.packed_kv)
+    return broken(cat("packed_kv is 1 with ", slots ? "cache_batch_idx" : "page_size",
+                      "; accepted: packed keys or a cache of them, not both"));
+  if (p.page_size && slots)
+    return broken(
+        "cache_batch_idx comes with page_size; accepted: one of them (a row of page_table is any sequence's)");
+  if (p.direction == TILEWISE_BACKWARD)
+    return broken(cat(slots ? "cache_batch_idx" : "page_size",
+                      " comes with direction backward; accepted: forward only, as caches take no gradient"));
+  int64_t rows = 0;
+  if (p.page_size && !__builtin_mul_overflow(p.page_size, p.max_pages, &rows) && p.seqlen_kv > rows)
+    return broken(cat("seqlen_kv is ", p.seqlen_kv, "; accepted: up to max_pages * page_size = ", p.max_pages,
+                      " * ", p.page_size, " = ", rows));
+  return {};
+}
+
 Status check_all_sizes_fit(const tilewise_problem& p) {
   const int64_t d = p.head_dim > p.head_dim_v ? p.head_dim : p.head_dim_v;
   if (Status s = p.packed_q ? check_overflow("q", {p.total_q, p.heads_q, d})
                             : check_overflow("q", {p.batch, p.seqlen_q, p.heads_q, d});
       !s.ok())
     return s;
-  return p.packed_kv ? check_overflow("k", {p.total_kv, p.heads_kv, d})
-                     : check_overflow("k", {p.batch, p.seqlen_kv, p.heads_kv, d});
+  if (p.packed_kv) return check_overflow("k", {p.total_kv, p.heads_kv, d});
+  if (p.page_size) return check_overflow("k", {p.num_pages, p.page_size, p.heads_kv, d});
+  const int64_t sequences = p.features & TILEWISE_HAS_CACHE_BATCH_IDX ? p.cache_slots : p.batch;
+  return check_overflow("k", {sequences, p.seqlen_kv, p.heads_kv, d});
 }
 
 // bias and mask: each dimension 1 or the size of [batch, heads_q, seqlen_q, seqlen_kv].
@@ -209,7 +247,7 @@ Status validate(const tilewise_problem& p) {
     return broken(cat("problem.struct_bytes is ", p.struct_bytes, "; accepted: ", sizeof(tilewise_problem),
                       " (start from tilewise_problem_init of the same library version)"));
   }
-  constexpr uint32_t kFeatures = (TILEWISE_HAS_DELTA << 1) - 1;
+  constexpr uint32_t kFeatures = (TILEWISE_HAS_CACHE_BATCH_IDX << 1) - 1;
   if (p.features & ~kFeatures) {
     return broken(
         cat("features is ", p.features, "; accepted: bits of tilewise_feature, at most ", kFeatures));
@@ -219,6 +257,7 @@ Status validate(const tilewise_problem& p) {
   }
   if (Status s = check_sizes(p); !s.ok()) return s;
   if (Status s = check_packing(p); !s.ok()) return s;
+  if (Status s = check_cache(p); !s.ok()) return s;
   if (Status s = check_all_sizes_fit(p); !s.ok()) return s;
   if (Status s = check_float("dtype_q", p.dtype_q); !s.ok()) return s;
   if (Status s = check_float("dtype_k", p.dtype_k); !s.ok()) return s;

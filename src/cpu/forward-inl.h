@@ -122,8 +122,9 @@ class ForwardRun {
   void ask_for_keys(Ahead& ahead, const Sequence& s, int64_t b, int64_t head_kv, int64_t j0,
                     int64_t j1) const {
     if (j0 >= j1) return;
-    AskForRows(ahead, Ahead::kOwn, p_.k, b, head_kv, s.kv_begin + j0, j1 - j0, p_.head_dim);
-    AskForRows(ahead, Ahead::kOwn + 1, p_.v, b, head_kv, s.kv_begin + j0, j1 - j0, p_.head_dim_v);
+    const KeyRun run = key_run(p_, s, b, j0, j1 - j0);  // of several pages the first
+    AskForRows(ahead, Ahead::kOwn, p_.k, run.block, head_kv, run.row, run.count, p_.head_dim);
+    AskForRows(ahead, Ahead::kOwn + 1, p_.v, run.block, head_kv, run.row, run.count, p_.head_dim_v);
   }
 
   // A block's rows of q or o: where the heads of a group stand side by side, they are one longer row.
@@ -139,10 +140,9 @@ class ForwardRun {
                  bool shared) const {
     Keys keys;
     keys.first = j0;
-    const int64_t row0 = s.kv_begin + j0;
-    keys.k = RowsAsFloat(p_.k, b, head_kv, row0, n, p_.head_dim, sizes_.pitch_qk, w.k_tile, shared,
+    keys.k = KeysAsFloat(p_, p_.k, s, b, head_kv, j0, n, p_.head_dim, sizes_.pitch_qk, w.k_tile, shared,
                          &keys.k_stride);
-    keys.v = RowsAsFloat(p_.v, b, head_kv, row0, n, p_.head_dim_v, sizes_.pitch_v, w.v_tile, shared,
+    keys.v = KeysAsFloat(p_, p_.v, s, b, head_kv, j0, n, p_.head_dim_v, sizes_.pitch_v, w.v_tile, shared,
                          &keys.v_stride);
     return keys;
   }

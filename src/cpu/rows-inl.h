@@ -94,6 +94,23 @@ inline const float* RowsAsFloat(const RowTensor& t, int64_t b, int64_t head, int
   return buffer;
 }
 
+// RowsAsFloat of keys [j0, j0 + n) of a sequence, wherever they lie.
+inline const float* KeysAsFloat(const ForwardParams& p, const RowTensor& t, const Sequence& s, int64_t b,
+                                int64_t head, int64_t j0, int n, int64_t dim, int64_t pitch, float* buffer,
+                                bool gather, int64_t* stride) {
+  KeyRun run = key_run(p, s, b, j0, n);
+  if (run.count == n)
+    return RowsAsFloat(t, run.block, head, run.row, n, dim, pitch, buffer, gather, stride);
+  for (int64_t j = 0; j < n; j += run.count) {
+    run = key_run(p, s, b, j0 + j, n - j);
+    const int64_t at = t.at(run.block, run.row, head);
+    for (int64_t i = 0; i < run.count; ++i)
+      ConvertRow(buffer + (j + i) * pitch, t, at + i * t.row_stride, dim);
+  }
+  *stride = pitch;
+  return buffer;
+}
+
 // Rows of `ld` floats: sets lanes [0, begin) and [end, width) to `value`.
 inline void FillOutside(float* HWY_RESTRICT rows, int64_t ld, int n, int begin, int end, int width,
                         float value) {

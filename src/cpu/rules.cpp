@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/cache.h"
 #include "core/cost.h"
 #include "cpu/backward.h"
 #include "cpu/forward.h"
@@ -42,7 +43,20 @@ ForwardSizes forward_sizes(const Problem& p, const Schedule& s) {
 }
 
 RowForwardSizes row_sizes(const Problem& p, const Schedule& s) {
-  return RowForwardSizes(p.heads_q, p.heads_kv, p.seqlen_q, p.head_dim, p.head_dim_v, s);
+  return RowForwardSizes(p.heads_q, p.heads_kv, p.seqlen_q, p.seqlen_kv, p.head_dim, p.head_dim_v, s);
+}
+
+int64_t row_tasks(const Problem& p, const Schedule& s) {
+  return p.batch * p.heads_kv * row_sizes(p, s).tasks_per_head;
+}
+
+// Parts of a head's keys that tasks of their own walk: where there are few tasks else, and never for the sake
+// of the bits, which are cut at kSplitKeys anyway.
+int row_splits(const Problem& p, const DeviceInfo& device, const Schedule& s) {
+  constexpr int64_t kTasksPerCore = 8;
+  const int64_t chunks = row_forward_chunks(p.seqlen_kv);
+  if (row_tasks(p, s) >= kTasksPerCore * std::max(device.cores, 1) || device.cores <= 1) return 1;
+  return static_cast<int>(std::min<int64_t>(chunks, 1 << 20));
 }
 
 SmallSizes small_sizes(const Problem& p, const Schedule& s) {
@@ -55,7 +69,7 @@ int64_t tasks_of(const Kernel& kernel, const Problem& p, const Schedule& s) {
   if (kernel.op == Op::backward)
     return std::max(p.batch * p.heads_kv * s.num_splits, p.batch * p.heads_q * int64_t{s.num_splits > 1});
   if (kernel.form == Form::standard) return p.batch * p.heads_q;
-  if (kernel.form == Form::rows) return p.batch * p.heads_kv * row_sizes(p, s).tasks_per_head;
+  if (kernel.form == Form::rows) return row_tasks(p, s) * row_sizes(p, s).chunks;
   return p.batch * p.heads_kv * forward_sizes(p, s).tasks_per_head;
 }
 
@@ -106,10 +120,17 @@ std::string refuses(const Kernel& kernel, const Problem& problem, const DeviceIn
     return std::string("stores k and v as ") + name_of(kernel.dtype) + "; " + tensor + " is " +
            name_of(static_cast<DType>(dtype));
   };
+  if (kernel.form == Form::standard && problem.page_size > 0)
+    return "reads all keys of a sequence in one piece; the problem's lie in pages";
   if (kernel.form == Form::standard && problem.batch_invariant)
     return "holds a whole score matrix, so its memory follows the batch; batch_invariant asks for a fused "
            "kernel";
-  if (kernel.form == Form::rows || kernel.form == Form::small) {
+  if (kernel.form == Form::rows && problem.dropout_p > 0.0f)
+    return "keeps no dropout mask; the problem has dropout";
+  if (kernel.form == Form::small) {
+    if (is_cache(problem))
+      return std::string("reads keys from their sequence's own place; the problem's lie in ") +
+             (problem.page_size > 0 ? "pages" : "slots of a cache");
     const char* extra = problem.softcap > 0.0f                  ? "a softcap"
                         : problem.has(TILEWISE_HAS_BIAS)        ? "a bias"
                         : problem.has(TILEWISE_HAS_MASK)        ? "a mask"
@@ -118,8 +139,6 @@ std::string refuses(const Kernel& kernel, const Problem& problem, const DeviceIn
                         : problem.dropout_p > 0.0f              ? "dropout"
                                                                 : nullptr;
     if (extra) return std::string("takes plain scores within intervals of keys; the problem has ") + extra;
-  }
-  if (kernel.form == Form::small) {
     const int64_t group = problem.heads_q / std::max<int64_t>(problem.heads_kv, 1);
     if (problem.seqlen_q > kernel.tile_m / group)
       return "holds the rows of a key head in one tile, up to " + std::to_string(kernel.tile_m) +
@@ -153,6 +172,7 @@ Schedule schedule(const Kernel& kernel, const Problem& problem, const DeviceInfo
   if (kernel.op == Op::backward && kernel.form == Form::fused && !problem.batch_invariant)
     s.num_splits =
         backward_splits(problem.batch, problem.heads_kv, problem.seqlen_kv, std::max(device.cores, 1));
+  if (kernel.form == Form::rows) s.num_splits = row_splits(problem, device, s);
   s.threads = static_cast<int>(std::clamp<int64_t>(tasks_of(kernel, problem, s), 1, s.threads));
   return s;
 }
@@ -165,7 +185,11 @@ int64_t scratch_bytes(const Kernel& kernel, const Problem& p, const Schedule& sc
     const StandardSizes sizes(p.seqlen_q, p.seqlen_kv, p.head_dim, p.head_dim_v, schedule);
     return standard_worker_bytes(sizes) * schedule.threads;
   }
-  if (kernel.form == Form::rows) return row_forward_worker_bytes(row_sizes(p, schedule)) * schedule.threads;
+  if (kernel.form == Form::rows) {
+    const RowForwardSizes sizes = row_sizes(p, schedule);
+    return row_forward_worker_bytes(sizes) * schedule.threads +
+           row_forward_partial_bytes(sizes, row_tasks(p, schedule));
+  }
   return forward_worker_bytes(forward_sizes(p, schedule)) * schedule.threads;
 }
 

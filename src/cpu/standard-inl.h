@@ -30,9 +30,9 @@ class StandardRun {
     int64_t k_stride = 0, v_stride = 0;
     const float *k = nullptr, *v = nullptr;
     if (n > 0) {
-      const int64_t row0 = s.kv_begin + s.kv_first, head_kv = h / p_.group();
-      k = RowsAsFloat(p_.k, b, head_kv, row0, n, p_.head_dim, sizes_.pitch, w.k_rows, true, &k_stride);
-      v = RowsAsFloat(p_.v, b, head_kv, row0, n, p_.head_dim_v, sizes_.pitch, w.v_rows, true, &v_stride);
+      const int64_t row0 = s.kv_begin + s.kv_first, head_kv = h / p_.group(), slot = cache_slot(p_, b);
+      k = RowsAsFloat(p_.k, slot, head_kv, row0, n, p_.head_dim, sizes_.pitch, w.k_rows, true, &k_stride);
+      v = RowsAsFloat(p_.v, slot, head_kv, row0, n, p_.head_dim_v, sizes_.pitch, w.v_rows, true, &v_stride);
     }
     for (int64_t i = 0; i < blocks; ++i) {
       ForwardBlock block = block_at(w, i);

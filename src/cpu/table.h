@@ -31,7 +31,7 @@ namespace tilewise::cpu {
 
 // Not constexpr, so that a line of the table beyond a limit does not compile.
 inline void tile_m_is_too_large() {}
-inline void tile_n_is_too_large() {}
+inline void tile_n_does_not_fit() {}
 
 constexpr int most_rows(Form form) {
   return form == Form::rows ? kMaxRows : form == Form::small ? kSmallRows : kMaxLanes;
@@ -42,7 +42,8 @@ constexpr int most_rows(Form form) {
 constexpr Kernel row(const char* name, Target target, Op op, DType dtype, Form form, int tile_m, int tile_n,
                      decltype(Kernel::forward) forward, decltype(Kernel::backward) backward) {
   if (tile_m > most_rows(form)) tile_m_is_too_large();
-  if (form == Form::small && tile_n > kSmallKeys) tile_n_is_too_large();
+  if (form == Form::small && tile_n > kSmallKeys) tile_n_does_not_fit();
+  if (form == Form::rows && (tile_n > kMaxRowKeys || kSplitKeys % tile_n != 0)) tile_n_does_not_fit();
   return {.name = name,
           .op = op,
           .target = target,

@@ -9,8 +9,10 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "core/arena.h"
+#include "core/cache.h"
 #include "core/dropout.h"
 #include "core/half.h"
 #include "core/kernel.h"
@@ -20,6 +22,7 @@
 #include "cpu/forward.h"
 #include "cpu/lanes.h"
 #include "cpu/row_forward.h"
+#include "cpu/row_mask.h"
 #include "cpu/small.h"
 #include "cpu/standard.h"
 #include "hwy/highway.h"
@@ -39,6 +42,10 @@ HWY_BEFORE_NAMESPACE();
 #include "cpu/query_block-inl.h"
 //
 #include "cpu/forward-inl.h"
+#include "cpu/row_product-inl.h"
+#include "cpu/row_score-inl.h"
+#include "cpu/row_softmax-inl.h"
+//
 #include "cpu/row_forward-inl.h"
 #include "cpu/standard-inl.h"
 //

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/cache.h"
 #include "core/cost.h"
 #include "core/text.h"
 
@@ -74,6 +75,9 @@ std::string refuses(const Kernel& kernel, const Problem& p, const DeviceInfo& de
   if (p.head_dim > facts.head_dim || p.head_dim_v > facts.head_dim_v)
     return cat("takes head_dim up to ", facts.head_dim, " and head_dim_v up to ", facts.head_dim_v,
                "; given ", p.head_dim, " and ", p.head_dim_v);
+  if (is_cache(p))
+    return cat("reads keys from their sequence's own place; the problem's lie in ",
+               p.page_size ? "pages" : "slots of a cache");
   if (facts.score == ScoreKind::simple) {
     if (const char* feature = general_feature(p))
       return cat("has no code for ", feature, "; a row with score general has");

@@ -23,9 +23,9 @@ std::string dtypes_text(const tilewise_problem& p) {
 std::string features_text(uint32_t features) {
   constexpr const char* kNames[] = {"bias",     "mask",        "q_lengths", "kv_lengths",   "kv_starts",
                                     "q_offset", "segment_ids", "kv_ranges", "alibi_slopes", "sinks",
-                                    "lse",      "dlse",        "delta"};
+                                    "lse",      "dlse",        "delta",     "cache_batch_idx"};
   std::string text;
-  for (int i = 0; i < 13; ++i) {
+  for (unsigned i = 0; i < std::size(kNames); ++i) {
     if (features & (1u << i)) append_listed(text, kNames[i], ",");
   }
   return text;
@@ -79,6 +79,9 @@ std::string print_problem(const tilewise_problem& p) {
   if (p.head_dim_v != p.head_dim) text += cat("/", p.head_dim_v);
   if (p.packed_q) text += cat(" packed total_q ", p.total_q);
   if (p.packed_kv) text += cat(" packed total_kv ", p.total_kv);
+  if (p.page_size)
+    text += cat(" paged ", p.max_pages, " of ", p.num_pages, " pages of ", p.page_size, " rows");
+  if (p.cache_slots) text += cat(" cache_slots ", p.cache_slots);
   if (p.causal) text += " causal";
   if (p.window_left >= 0 || p.window_right >= 0) text += cat(" window ", p.window_left, ",", p.window_right);
   if (p.position == TILEWISE_TOP_LEFT) text += " top-left";

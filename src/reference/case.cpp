@@ -1,5 +1,6 @@
 #include "reference/case.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -145,6 +146,10 @@ bool read_key(Text key, Text value, Case* c) {
   if (key == "q_lengths") return read(value, &c->q_lengths);
   if (key == "kv_lengths") return read(value, &c->kv_lengths);
   if (key == "kv_starts") return read(value, &c->kv_starts);
+  if (key == "page_size") return read(value, &p.page_size) && p.page_size > 0;
+  if (key == "pages")
+    return read(value, &c->pages) && (value == "shuffled" || value == "reversed" || value == "shared");
+  if (key == "cache_batch_idx") return read(value, &c->cache_batch_idx);
   if (key == "softmax_scale") return read(value, &p.softmax_scale);
   if (key == "softcap") return read(value, &p.softcap);
   if (key == "dropout") return read(value, &p.dropout_p);
@@ -256,7 +261,13 @@ Expected<Case> parse_case(Text line) {
   if (p.total_q < 0) p.total_q = p.packed_q != 0 ? c.cu_seqlens_q.back() : 0;
   if (p.total_kv < 0) p.total_kv = p.packed_kv != 0 ? c.cu_seqlens_kv.back() : 0;
   if (c.name.empty()) return wrong("no name", line);
-  for (const auto* list : {&c.q_lengths, &c.kv_lengths, &c.kv_starts, &c.q_offset}) {
+  if (p.page_size > 0) {
+    p.max_pages = (p.seqlen_kv + p.page_size - 1) / p.page_size;
+    p.num_pages = p.batch * p.max_pages + 2;
+  }
+  for (const int64_t slot : c.cache_batch_idx) p.cache_slots = std::max(p.cache_slots, slot + 2);
+  if (p.page_size > 0 || !c.cache_batch_idx.empty()) c.backward = false;
+  for (const auto* list : {&c.q_lengths, &c.kv_lengths, &c.kv_starts, &c.q_offset, &c.cache_batch_idx}) {
     if (!one_each(*list, p.batch)) return wrong("a list needs one number a sequence", line);
   }
   if (p.packed_q + p.packed_kv == 2 && c.cu_seqlens_q.size() != c.cu_seqlens_kv.size()) {

@@ -34,6 +34,8 @@ struct Case {
   std::vector<int64_t> q_lengths, kv_lengths, kv_starts, q_offset;  // one number a sequence; empty = absent
   int64_t q_offset_value = 0;
   uint64_t dropout_seed = 0, dropout_offset = 0;
+  std::string pages = "shuffled";        // how the pages of a case with page_size lie
+  std::vector<int64_t> cache_batch_idx;  // slots of a contiguous cache; empty = absent
 
   std::string bias_shape, mask_shape;  // "b1qk": one letter a dimension, 1 = repeated
   std::string bias_values, mask_values;

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <unordered_set>
 
+#include "reference/case_cache.h"
 #include "reference/case_values.h"
 #include "reference/elements.h"
 
@@ -162,14 +164,21 @@ void poison_what_nobody_sees(CaseData* data) {
     const Tensor& view = data->bias.view();
     bias_seen.assign(static_cast<size_t>(view.shape[0] * view.shape[1] * view.shape[2] * view.shape[3]), 0);
   }
+  const bool is_cache = p.page_size > 0 || p.cache_slots > 0;
   const bool expanded_k = p.k.batch_stride == 0 && p.batch > 1 && p.cu_seqlens_kv.data == nullptr;
   const bool expanded_v = p.v.batch_stride == 0 && p.batch > 1 && p.cu_seqlens_kv.data == nullptr;
   const bool shared_k = expanded_k || (p.k.head_stride == 0 && p.heads_kv > 1);
   const bool shared_v = expanded_v || (p.v.head_stride == 0 && p.heads_kv > 1);
+  struct Key {
+    int64_t b, kv_head, j;
+  };
+  std::vector<Key> unseen;
+  std::unordered_set<int64_t> seen_at;  // offsets in k: sequences may share a page or a slot
   for (int64_t b = 0; b < p.batch; ++b) {
     const SequenceShape s = shape_of_sequence(p, b);
     for (int64_t kv_head = 0; kv_head < p.heads_kv; ++kv_head) {
       for (int64_t j = 0; j < s.kv_rows; ++j) {
+        if (!has_memory(p, b, j)) continue;
         bool seen = false;
         for (int64_t h = kv_head * p.group(); h < (kv_head + 1) * p.group(); ++h) {
           for (int64_t i = 0; i < s.q_length; ++i) {
@@ -180,9 +189,10 @@ void poison_what_nobody_sees(CaseData* data) {
           }
           if (seen && !has_bias) break;
         }
-        if (seen) continue;
-        if (!shared_k) poison_row(&data->k, offset_of(p.k, b, s.kv_begin, j, kv_head), p.head_dim);
-        if (!shared_v) poison_row(&data->v, offset_of(p.v, b, s.kv_begin, j, kv_head), p.head_dim_v);
+        if (seen)
+          seen_at.insert(offset_of_key(p, p.k, s, b, j, kv_head));
+        else
+          unseen.push_back({b, kv_head, j});
       }
     }
     const bool shared_q = p.q.batch_stride == 0 && p.batch > 1 && p.cu_seqlens_q.data == nullptr;
@@ -193,6 +203,13 @@ void poison_what_nobody_sees(CaseData* data) {
         if (!shared_dout) poison_row(&data->dout, offset_of(p.dout, b, s.q_begin, i, h), p.head_dim_v);
       }
     }
+  }
+  for (const Key& key : unseen) {
+    const SequenceShape s = shape_of_sequence(p, key.b);
+    const int64_t at = offset_of_key(p, p.k, s, key.b, key.j, key.kv_head);
+    if (is_cache && seen_at.contains(at)) continue;
+    if (!shared_k) poison_row(&data->k, at, p.head_dim);
+    if (!shared_v) poison_row(&data->v, offset_of_key(p, p.v, s, key.b, key.j, key.kv_head), p.head_dim_v);
   }
   if (!has_bias) return;
   for_each_element(data->bias.view(), [&](const std::vector<int64_t>&, int64_t at, int64_t flat) {
@@ -218,7 +235,9 @@ CaseData::CaseData(const Case& c, DType input_dtype, uint64_t random_seed)
     return make_rows(c, name, type, packed_q, s.batch, s.seqlen_q, s.total_q, s.heads_q, dim);
   };
   const auto key_rows = [&](const char* name, DType type, int64_t dim) {
-    return make_rows(c, name, type, packed_kv, s.batch, s.seqlen_kv, s.total_kv, s.heads_kv, dim);
+    const int64_t blocks = s.page_size > 0 ? s.num_pages : s.cache_slots > 0 ? s.cache_slots : s.batch;
+    return make_rows(c, name, type, packed_kv, blocks, s.page_size > 0 ? s.page_size : s.seqlen_kv,
+                     s.total_kv, s.heads_kv, dim);
   };
   q = query_rows("q", dtype, s.head_dim);
   k = key_rows("k", dtype, s.head_dim);
@@ -226,8 +245,14 @@ CaseData::CaseData(const Case& c, DType input_dtype, uint64_t random_seed)
   o = query_rows("o", dtype_o, s.head_dim_v);
   dout = query_rows("dout", dtype_o, s.head_dim_v);
   fill_rows(c, "q", c.cu_seqlens_q, random, &q);
-  fill_rows(c, "k", c.cu_seqlens_kv, random, &k);
-  fill_rows(c, "v", c.cu_seqlens_kv, random, &v);
+  if (s.page_size > 0) page_table = make_page_table(c, seed);
+  if (!c.cache_batch_idx.empty()) cache_batch_idx = make_integers(DType::i32, c.cache_batch_idx);
+  for (const auto& [name, tensor] : {std::pair("k", &k), std::pair("v", &v)}) {
+    if (s.page_size > 0 || s.cache_slots > 0)
+      fill_cache(params(Direction::forward), c, name, random, tensor);
+    else
+      fill_rows(c, name, c.cu_seqlens_kv, random, tensor);
+  }
   fill_rows(c, "dout", c.cu_seqlens_q, random, &dout);
 
   if (packed_q) cu_seqlens_q = make_integers(c.cu_dtype, c.cu_seqlens_q);

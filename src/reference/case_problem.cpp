@@ -83,6 +83,7 @@ Problem CaseData::problem(Direction direction) const {
   feature(kv_lengths.present(), TILEWISE_HAS_KV_LENGTHS);
   feature(kv_starts.present(), TILEWISE_HAS_KV_STARTS);
   feature(q_offset.present(), TILEWISE_HAS_Q_OFFSET);
+  feature(cache_batch_idx.present(), TILEWISE_HAS_CACHE_BATCH_IDX);
   feature(segment_ids_q.present(), TILEWISE_HAS_SEGMENT_IDS);
   feature(kv_ranges.present(), TILEWISE_HAS_KV_RANGES);
   feature(alibi_slopes.present(), TILEWISE_HAS_ALIBI);
@@ -140,6 +141,8 @@ Tensors CaseData::tensors(Direction direction) const {
   t.q_offset = input(q_offset);
   t.cu_seqlens_q = input(cu_seqlens_q);
   t.cu_seqlens_kv = input(cu_seqlens_kv);
+  t.page_table = input(page_table);
+  t.cache_batch_idx = input(cache_batch_idx);
   t.segment_ids_q = input(segment_ids_q);
   t.segment_ids_kv = input(segment_ids_kv);
   t.kv_ranges = input(kv_ranges);
@@ -194,6 +197,11 @@ BackwardParams CaseData::params(Direction direction) const {
   p.q_offset = as_index(self.q_offset, false, false);
   p.cu_seqlens_q = as_index(self.cu_seqlens_q, false, false);
   p.cu_seqlens_kv = as_index(self.cu_seqlens_kv, false, false);
+  p.page_table = as_index(self.page_table, true, false);
+  p.page_size = s.page_size;
+  p.num_pages = s.num_pages;
+  p.cache_batch_idx = as_index(self.cache_batch_idx, false, false);
+  p.cache_slots = s.cache_slots;
   p.segment_ids_q = as_index(self.segment_ids_q, true, s.packed_q != 0);
   p.segment_ids_kv = as_index(self.segment_ids_kv, true, s.packed_kv != 0);
   p.kv_ranges = as_index(self.kv_ranges, true, s.packed_q != 0);

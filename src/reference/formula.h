@@ -64,14 +64,15 @@ class HeadFormula {
     k.resize(static_cast<size_t>(shape.kv_rows * p.head_dim));
     v.resize(static_cast<size_t>(shape.kv_rows * p.head_dim_v));
     for (int64_t j = shape.key_begin; j < shape.key_end; ++j) {
-      gather(p.k, shape.kv_begin, j, kv_head, p.head_dim, &k[at(j, p.head_dim)]);
-      gather(p.v, shape.kv_begin, j, kv_head, p.head_dim_v, &v[at(j, p.head_dim_v)]);
+      if (!has_memory(p, b, j)) continue;
+      gather(p.k, offset_of_key(p, p.k, shape, b, j, kv_head), p.head_dim, &k[at(j, p.head_dim)]);
+      gather(p.v, offset_of_key(p, p.v, shape, b, j, kv_head), p.head_dim_v, &v[at(j, p.head_dim_v)]);
     }
   }
 
   std::vector<Real> query_row(const RowTensor& t, int64_t i, int64_t dim) const {
     std::vector<Real> row(static_cast<size_t>(dim));
-    gather(t, shape.q_begin, i, h, dim, row.data());
+    gather(t, offset_of(t, b, shape.q_begin, i, h), dim, row.data());
     return row;
   }
 
@@ -232,8 +233,7 @@ class HeadFormula {
  private:
   static size_t at(int64_t row, int64_t dim) { return static_cast<size_t>(row * dim); }
 
-  void gather(const RowTensor& t, int64_t begin, int64_t row, int64_t head, int64_t dim, Real* out) const {
-    const int64_t from = offset_of(t, b, begin, row, head);
+  void gather(const RowTensor& t, int64_t from, int64_t dim, Real* out) const {
     for (int64_t d = 0; d < dim; ++d) out[d] = Real(read_element(t.data, t.dtype, from + d));
   }
 

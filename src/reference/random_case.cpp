@@ -104,8 +104,18 @@ std::string random_case(uint64_t seed, int scale) {
     line.add("seqlen_kv", longest_kv);
   }
   if (batch > 0) {
-    if (random.chance(0.25)) line.add("kv_lengths", join(per_sequence(random, batch, -1, longest_kv + 2)));
-    if (random.chance(0.15)) line.add("kv_starts", join(per_sequence(random, batch, -1, longest_kv)));
+    // Of a paged cache nothing is clamped.
+    const bool paged = !packed && random.chance(0.2);
+    if (paged) line.add("page_size", pick(random, {"1", "3", "16", "64"}));
+    if (paged && random.chance(0.5)) line.add("pages", pick(random, {"reversed", "shared"}));
+    const bool shorter = random.chance(0.25);
+    if (shorter)
+      line.add("kv_lengths",
+               join(per_sequence(random, batch, paged ? 0 : -1, paged ? longest_kv : longest_kv + 2)));
+    if (random.chance(0.15) && !(paged && shorter))
+      line.add("kv_starts", join(per_sequence(random, batch, paged ? 0 : -1, longest_kv)));
+    if (!packed && !paged && random.chance(0.1))
+      line.add("cache_batch_idx", join(per_sequence(random, batch, 0, 4)));
     if (random.chance(0.2)) line.add("q_lengths", join(per_sequence(random, batch, -1, longest_q + 1)));
   }
 

@@ -40,6 +40,22 @@ SequenceShape shape_of_sequence(const ForwardParams& p, int64_t b) {
   return s;
 }
 
+bool has_memory(const ForwardParams& p, int64_t b, int64_t j) {
+  if (p.page_table.data == nullptr) return true;
+  const int64_t page = read_integer(p.page_table, b, j / p.page_size);
+  return page >= 0 && page < p.num_pages;
+}
+
+int64_t offset_of_key(const ForwardParams& p, const RowTensor& t, const SequenceShape& s, int64_t b,
+                      int64_t j, int64_t kv_head) {
+  if (p.page_table.data != nullptr) {
+    const int64_t page = read_integer(p.page_table, b, j / p.page_size);
+    return offset_of(t, page, 0, j % p.page_size, kv_head);
+  }
+  const int64_t slot = p.cache_batch_idx.data != nullptr ? read_integer(p.cache_batch_idx, b) : b;
+  return offset_of(t, slot, s.kv_begin, j, kv_head);
+}
+
 bool sees(const ForwardParams& p, const SequenceShape& s, int64_t b, int64_t h, int64_t i, int64_t j) {
   if (i >= s.q_length) return false;
   if (j < s.key_begin || j >= s.key_end) return false;

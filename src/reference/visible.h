@@ -27,6 +27,12 @@ struct SequenceShape {
 
 SequenceShape shape_of_sequence(const ForwardParams& p, int64_t b);
 
+// False for a key of a page that does not exist: a window may have passed it by, and nobody may read it.
+bool has_memory(const ForwardParams& p, int64_t b, int64_t j);
+// Element at which key j of one head begins in t (k or v): in the sequence's rows, its slot or its page.
+int64_t offset_of_key(const ForwardParams& p, const RowTensor& t, const SequenceShape& s, int64_t b,
+                      int64_t j, int64_t kv_head);
+
 // By position, lengths, kv_ranges, segment ids, mask and -inf bias. A padding row sees nothing.
 bool sees(const ForwardParams& p, const SequenceShape& s, int64_t b, int64_t h, int64_t i, int64_t j);
 

@@ -42,6 +42,11 @@ Problem make_problem(const ProblemSize& size) {
   p.position = static_cast<int32_t>(size.position);
   p.window_left = size.window_left;
   p.window_right = size.window_right;
+  if (size.page_size > 0) {
+    p.page_size = size.page_size;
+    p.max_pages = (size.seqlen_kv + size.page_size - 1) / size.page_size;
+    p.num_pages = p.max_pages * size.batch;
+  }
   p.alignment = alignment_of(size.dtype, size.head_dim, size.head_dim_v);
   if (size.direction == Direction::backward) p.wants = TILEWISE_WANT_DQ | TILEWISE_WANT_DK | TILEWISE_WANT_DV;
   return p;
@@ -74,10 +79,24 @@ int64_t ProblemData::bytes_of(const Problem& p) {
   const auto q = static_cast<DType>(p.dtype_q);
   const int64_t of_q = tensor_bytes(q, {p.batch, p.seqlen_q, p.heads_q, p.head_dim});
   const int64_t of_o = tensor_bytes(q, {p.batch, p.seqlen_q, p.heads_q, p.head_dim_v});
-  const int64_t of_k = tensor_bytes(q, {p.batch, p.seqlen_kv, p.heads_kv, p.head_dim});
-  const int64_t of_v = tensor_bytes(q, {p.batch, p.seqlen_kv, p.heads_kv, p.head_dim_v});
+  const int64_t keys = p.page_size > 0 ? p.num_pages * p.page_size : p.batch * p.seqlen_kv;
+  const int64_t of_k = tensor_bytes(q, {keys, p.heads_kv, p.head_dim});
+  const int64_t of_v = tensor_bytes(q, {keys, p.heads_kv, p.head_dim_v});
   const int64_t twice = p.direction == TILEWISE_BACKWARD ? 2 : 1;
   return twice * (of_q + of_o + of_k + of_v) + 4 * p.batch * p.heads_q * p.seqlen_q;
+}
+
+bool ProblemData::add_pages(uint64_t seed) {
+  if (problem_.page_size == 0) return true;
+  if (!add(tensors_.page_table, DType::i32, {problem_.batch, problem_.max_pages})) return false;
+  auto* pages = static_cast<int32_t*>(tensors_.page_table.data);
+  for (int64_t i = 0; i < problem_.num_pages; ++i) {
+    const auto count = static_cast<uint64_t>(i + 1);
+    const auto other = static_cast<int64_t>(mix64(seed + count) % count);
+    pages[i] = pages[other];
+    pages[other] = static_cast<int32_t>(i);
+  }
+  return true;
 }
 
 bool ProblemData::add(tilewise_tensor& tensor, DType dtype, std::initializer_list<int64_t> shape) {
@@ -96,9 +115,11 @@ Expected<ProblemData> ProblemData::make(const Context& context, const Problem& p
   data.problem_ = p;
   Tensors& t = data.tensors_;
   const auto dtype = static_cast<DType>(p.dtype_q);
+  const int64_t blocks = p.page_size > 0 ? p.num_pages : p.batch,
+                rows = p.page_size > 0 ? p.page_size : p.seqlen_kv;
   bool enough = data.add(t.q, dtype, {p.batch, p.seqlen_q, p.heads_q, p.head_dim}) &&
-                data.add(t.k, dtype, {p.batch, p.seqlen_kv, p.heads_kv, p.head_dim}) &&
-                data.add(t.v, dtype, {p.batch, p.seqlen_kv, p.heads_kv, p.head_dim_v}) &&
+                data.add(t.k, dtype, {blocks, rows, p.heads_kv, p.head_dim}) &&
+                data.add(t.v, dtype, {blocks, rows, p.heads_kv, p.head_dim_v}) && data.add_pages(seed) &&
                 data.add(t.o, dtype, {p.batch, p.seqlen_q, p.heads_q, p.head_dim_v});
   const bool backward = p.direction == TILEWISE_BACKWARD;
   if (enough && (backward || p.has(TILEWISE_HAS_LSE)))

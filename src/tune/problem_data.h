@@ -23,6 +23,7 @@ struct ProblemSize {
   bool causal = false;
   Position position = Position::bottom_right;
   int64_t window_left = -1, window_right = -1;
+  int64_t page_size = 0;  // of the keys: pages in random order; 0 = not paged
 };
 Problem make_problem(const ProblemSize& size);
 // What row-major tensors of these sizes are aligned to, at most a cache line.
@@ -46,6 +47,7 @@ class ProblemData {
  private:
   ProblemData() = default;
   bool add(tilewise_tensor& tensor, DType dtype, std::initializer_list<int64_t> shape);
+  bool add_pages(uint64_t seed);
 
   Problem problem_;
   Tensors tensors_{};

@@ -1,0 +1,59 @@
+// The scores of one row of q over a tile of keys that lie in the lanes: what score-inl.h does to tiles with
+// queries in the lanes. Natural units, as there.
+
+namespace tilewise::cpu {
+namespace HWY_NAMESPACE {
+
+// What a row's scores depend on beside its products.
+struct RowPlace {
+  int32_t position = 0, segment = 0;
+  float slope = 0.0f;
+  float beyond = 0.0f;  // |position| past 2^30: what `position` was clamped by
+};
+
+inline RowPlace PlaceOfRow(const ForwardParams& p, const Sequence& s, int64_t b, int64_t head, int64_t row) {
+  const int64_t position = row + s.q_offset, near = clamp_index(position, -(1 << 30), 1 << 30);
+  RowPlace place;
+  place.position = static_cast<int32_t>(near);
+  place.beyond = static_cast<float>(position > near ? position - near : near - position);
+  if (p.alibi_slopes) place.slope = p.alibi_slopes[b * p.alibi_batch_stride + head * p.alibi_head_stride];
+  if (p.segment_ids_q.data)
+    place.segment = static_cast<int32_t>(read_row_index(p.segment_ids_q, b, s.q_begin, row));
+  return place;
+}
+
+// s[j] is the product with key key0 + j, from <= j < to; the vectors that hold them are whole. `add` is
+// load_row_bias_and_mask's row or null, `key_segments` the ids of the keys or null.
+HWY_NOINLINE void FinishRowScores(float* HWY_RESTRICT s, int from, int to, const ForwardParams& p,
+                                  const RowPlace& place, int64_t key0, const float* HWY_RESTRICT add,
+                                  const int32_t* HWY_RESTRICT key_segments) {
+  const D d;
+  const hn::RebindToSigned<D> di;
+  const V hidden = hn::Set(d, kNegativeInfinity), factor = hn::Set(d, p.scale);
+  const bool capped = p.softcap > 0.0f;
+  const V cap = hn::Set(d, p.softcap), inverse_cap = hn::Set(d, capped ? 1.0f / p.softcap : 0.0f);
+  const auto position = hn::Set(di, place.position), segment = hn::Set(di, place.segment);
+  const V slope = hn::Set(d, place.slope), beyond = hn::Set(d, place.beyond);
+  for (int j = from / kLanes * kLanes; j < to; j += kLanes) {
+    V x = hn::Mul(factor, hn::Load(d, s + j));
+    if (capped) x = hn::Mul(cap, hn::Tanh(d, hn::Mul(x, inverse_cap)));
+    auto out = hn::Lt(hidden, hidden);  // none
+    if (add) {
+      const V a = hn::Load(d, add + j);
+      out = hn::Eq(a, hidden);
+      x = hn::Add(x, a);
+    }
+    if (p.alibi_slopes) {
+      const auto key = hn::Iota(di, static_cast<int32_t>(key0 + j));
+      x = hn::NegMulAdd(slope, hn::Add(hn::ConvertTo(d, hn::Abs(hn::Sub(position, key))), beyond), x);
+    }
+    if (key_segments) {
+      const auto other = hn::Not(hn::Eq(segment, hn::Load(di, key_segments + j)));
+      out = hn::Or(out, hn::RebindMask(d, other));
+    }
+    hn::Store(hn::IfThenElse(out, hidden, x), d, s + j);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tilewise::cpu
