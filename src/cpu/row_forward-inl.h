@@ -5,13 +5,11 @@
 //   p = 2^(c s - c m)               vectors over keys
 //   o_row += sum_key p[row][key] v_key
 //
-// Task = (sequence, key head, tile_m rows of its queries and query heads[, chunk of kSplitKeys keys]), which
-// share each read of K and V. Every chunk gives a part of its own, and parts are joined in ascending order,
-// by the task that walks them all or by a second pass over what other tasks left: the bits are the same. The
-// rows of a task meet every key that one of them sees, with weight 0 where it is hidden from them; where a
-// hidden key's V is not finite, the row is taken once more by SeenRowOutput. While a tile is computed, the
-// lines of the next are asked for: rows at the stride of [row, head, dim], or of pages, are nothing that the
-// hardware's prefetchers foresee.
+// Task = (sequence, key heads side by side, tile_m rows of q of each[, chunk of kSplitKeys keys]), which share
+// each read of K and V. Every chunk gives a part of its own, and parts are joined in ascending order, by the
+// task that walks them all or by a second pass over what other tasks left: the bits are the same. The rows of
+// a task meet every key that one of them sees, with weight 0 where it is hidden from them; where a hidden
+// key's V is not finite, the row is taken once more by SeenRowOutput.
 
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
@@ -23,21 +21,37 @@ class RowForwardRun {
         launch_(launch),
         sizes_(p.heads_q, p.heads_kv, p.seqlen_q, p.seqlen_kv, p.head_dim, p.head_dim_v, schedule),
         worker_bytes_(row_forward_worker_bytes(sizes_)),
-        tasks_(p.batch * p.heads_kv * sizes_.tasks_per_head),
+        k_bytes_(p.k.dtype == DType::f32 ? 4 : 2),
+        v_bytes_(p.v.dtype == DType::f32 ? 4 : 2),
+        heads_(heads_of()),
         partials_(partials_of()),
         general_(needs_general_scores(p)),
         reads_k_(reading_of(p.k, p.head_dim)),
         reads_v_(reading_of(p.v, p.head_dim_v)) {}
 
   Status run() {
-    if (sizes_.chunks == 1) {
-      launch_.executor->run(tasks_, sizes_.workers, [this](int64_t task, int worker) { all_keys(task, worker); });
-      return {};
-    }
-    launch_.executor->run(tasks_ * sizes_.chunks, sizes_.workers, [this](int64_t index, int worker) {
-      one_chunk(index / sizes_.chunks, index % sizes_.chunks, worker);
-    });
-    launch_.executor->run(tasks_, sizes_.workers, [this](int64_t task, int worker) { join(task, worker); });
+    const int64_t groups = (p_.heads_kv + heads_ - 1) / heads_, parts = sizes_.parts, chunks = sizes_.chunks;
+    launch_.executor->run(p_.batch * groups * parts * chunks, sizes_.workers,
+                          [this, groups, parts, chunks](int64_t index, int worker) {
+                            const int64_t c = index % chunks, rest = index / chunks, group = rest / parts;
+                            const RowForwardScratch w = scratch_of(worker);
+                            Task t;
+                            t.rows = w.rows;
+                            if (!begin(t, group / groups, group % groups * heads_, heads_, rest % parts)) return;
+                            if (chunks == 1)
+                              all_keys(t, w);
+                            else
+                              one_chunk(t, c, w);
+                          });
+    if (chunks == 1) return {};
+    launch_.executor->run(p_.batch * p_.heads_kv * parts, sizes_.workers,
+                          [this, parts](int64_t index, int worker) {
+                            const int64_t head = index / parts;
+                            const RowForwardScratch w = scratch_of(worker);
+                            Task t;
+                            t.rows = w.rows;
+                            if (begin(t, head / p_.heads_kv, head % p_.heads_kv, 1, index % parts)) join(t, w);
+                          });
     return {};
   }
 
@@ -45,23 +59,20 @@ class RowForwardRun {
   // In the caller's storage, or converted to fp32 where a row is no whole steps.
   enum class Reading { floats, halves, brains, converted };
 
-  struct Row {
-    int64_t query, head;
-    Interval keys;
-    RowPlace place;
-    RowState all;
-  };
-
-  // Rows of q and what they see together.
+  // `count` rows of q of each of `heads` key heads, head by head, and what they see together.
   struct Task {
-    int64_t b, head_kv;
+    int64_t b, head_kv, heads, part;
     Sequence s;
     int count = 0;
     int64_t lo = INT64_MAX, hi = 0;
-    Row rows[kMaxRows];
+    RowOfTask* rows = nullptr;
+
+    int all() const { return count * static_cast<int>(heads); }
+    int64_t first_chunk() const { return lo < hi ? lo / kSplitKeys : 0; }
+    int64_t end_chunk() const { return lo < hi ? (hi - 1) / kSplitKeys + 1 : 0; }
   };
 
-  // Keys [first + from, first + to), a pointer each.
+  // Keys [first + from, first + to), a pointer each to the row of the task's first head.
   struct KeyTile {
     int64_t first = 0;
     int from = 0, to = 0;
@@ -78,10 +89,23 @@ class RowForwardRun {
 #endif
   }
 
+  // One, where a head's rows do not lie among those of the others.
+  int64_t heads_of() const {
+    const auto apart = [](const RowTensor& t) { return std::abs(t.head_stride) >= std::abs(t.row_stride); };
+    if (apart(p_.k) || apart(p_.v)) return 1;
+    return sizes_.heads(p_.batch, p_.heads_kv, k_bytes_ * p_.head_dim + v_bytes_ * p_.head_dim_v);
+  }
+
   RowForwardPartials partials_of() const {
     const int64_t own = worker_bytes_ * sizes_.workers;
     Arena arena(static_cast<std::byte*>(launch_.scratch) + own, launch_.scratch_bytes - own);
-    return RowForwardPartials(arena, sizes_, tasks_);
+    return RowForwardPartials(arena, sizes_, p_.batch * p_.heads_kv);
+  }
+
+  // Where the partial results of a task's head begin, in rows.
+  int64_t partial_at(const Task& t, int64_t head, int64_t c) const {
+    return (((t.b * p_.heads_kv + t.head_kv + head) * sizes_.parts + t.part) * sizes_.chunks + c) *
+           sizes_.rows;
   }
 
   RowForwardScratch scratch_of(int worker) const {
@@ -89,96 +113,88 @@ class RowForwardRun {
     return RowForwardScratch(arena, sizes_);
   }
 
-  bool begin(Task& t, int64_t index) const {
-    const int64_t head = index / sizes_.tasks_per_head, group = p_.group();
-    t.b = head / p_.heads_kv;
-    t.head_kv = head % p_.heads_kv;
-    t.s = sequence_of(p_, t.b);
-    const int64_t first = index % sizes_.tasks_per_head * sizes_.tile_m;
+  bool begin(Task& t, int64_t b, int64_t head_kv, int64_t heads, int64_t part) const {
+    const int64_t group = p_.group(), first = part * sizes_.tile_m;
+    t.b = b;
+    t.head_kv = head_kv;
+    t.heads = std::min(heads, p_.heads_kv - head_kv);
+    t.part = part;
+    t.s = sequence_of(p_, b);
     t.count = static_cast<int>(std::min<int64_t>(sizes_.tile_m, t.s.rows_q * group - first));
-    for (int r = 0; r < t.count; ++r) {
-      Row& row = t.rows[r];
-      row.query = (first + r) / group;
-      row.head = t.head_kv * group + (first + r) % group;
-      row.keys = visible_keys(p_, t.s, t.b, row.query);
+    if (t.count <= 0) return false;
+    for (int i = 0; i < t.all(); ++i) {
+      RowOfTask& row = t.rows[i];
+      const int64_t r = first + i % t.count;
+      row.query = r / group;
+      row.head = (head_kv + i / t.count) * group + r % group;
+      row.keys = visible_keys(p_, t.s, b, row.query);
       row.all = RowState();
-      if (general_) row.place = PlaceOfRow(p_, t.s, t.b, row.head, row.query);
+      if (general_) row.place = PlaceOfRow(p_, t.s, b, row.head, row.query);
       if (row.keys.hi <= row.keys.lo) continue;
       t.lo = std::min(t.lo, row.keys.lo);
       t.hi = std::max(t.hi, row.keys.hi);
     }
-    return t.count > 0;
+    return true;
   }
 
-  void all_keys(int64_t index, int worker) const {
-    Task t;
-    if (!begin(t, index)) return;
-    const RowForwardScratch w = scratch_of(worker);
+  void all_keys(const Task& t, const RowForwardScratch& w) const {
+    RowState* states = w.states;
     load_queries(t, w);
-    const int64_t begin_chunk = t.lo < t.hi ? t.lo / kSplitKeys : 0,
-                  end_chunk = t.lo < t.hi ? (t.hi - 1) / kSplitKeys + 1 : 0;
-    if (end_chunk - begin_chunk == 1) {
-      RowState states[kMaxRows];
-      chunk(t, w, begin_chunk, states, w.o);
-      for (int r = 0; r < t.count; ++r) t.rows[r].all = states[r];
+    if (t.end_chunk() - t.first_chunk() == 1) {
+      chunk(t, w, t.first_chunk(), states, w.o);
+      for (int r = 0; r < t.all(); ++r) t.rows[r].all = states[r];
     } else {
-      for (int64_t c = begin_chunk; c < end_chunk; ++c) {
-        RowState states[kMaxRows];
+      for (int64_t c = t.first_chunk(); c < t.end_chunk(); ++c) {
         chunk(t, w, c, states, w.part);
-        for (int r = 0; r < t.count; ++r)
-          add_part(t.rows[r], w, r, states[r], w.part + r * sizes_.pitch_v);
+        for (int r = 0; r < t.all(); ++r) add_part(t, w, r, states[r], w.part + r * sizes_.pitch_v);
       }
     }
     finish(t, w);
   }
 
-  void one_chunk(int64_t index, int64_t c, int worker) const {
-    Task t;
-    if (!begin(t, index) || c * kSplitKeys >= t.hi || (c + 1) * kSplitKeys <= t.lo) return;
-    const RowForwardScratch w = scratch_of(worker);
+  void one_chunk(const Task& t, int64_t c, const RowForwardScratch& w) const {
+    if (c < t.first_chunk() || c >= t.end_chunk()) return;
+    RowState* states = w.states;
     load_queries(t, w);
-    RowState states[kMaxRows];
-    const int64_t at = (index * sizes_.chunks + c) * sizes_.rows;
-    chunk(t, w, c, states, partials_.o + at * sizes_.pitch_v);
-    for (int r = 0; r < t.count; ++r) {
-      partials_.top[at + r] = states[r].top;
-      partials_.sum[at + r] = states[r].sum;
+    chunk(t, w, c, states, w.part);
+    for (int i = 0; i < t.all(); ++i) {
+      const int64_t at = partial_at(t, i / t.count, c) + i % t.count;
+      partials_.top[at] = states[i].top;
+      partials_.sum[at] = states[i].sum;
+      std::memcpy(partials_.o + at * sizes_.pitch_v, w.part + i * sizes_.pitch_v,
+                  static_cast<size_t>(sizes_.pitch_v) * sizeof(float));
     }
   }
 
-  void join(int64_t index, int worker) const {
-    Task t;
-    if (!begin(t, index)) return;
-    const RowForwardScratch w = scratch_of(worker);
-    for (int64_t c = 0; c * kSplitKeys < t.hi; ++c) {
-      if ((c + 1) * kSplitKeys <= t.lo) continue;
+  void join(const Task& t, const RowForwardScratch& w) const {
+    for (int64_t c = t.first_chunk(); c < t.end_chunk(); ++c) {
       for (int r = 0; r < t.count; ++r) {
-        const int64_t at = (index * sizes_.chunks + c) * sizes_.rows + r;
-        add_part(t.rows[r], w, r, {partials_.top[at], partials_.sum[at]}, partials_.o + at * sizes_.pitch_v);
+        const int64_t at = partial_at(t, 0, c) + r;
+        add_part(t, w, r, {partials_.top[at], partials_.sum[at]}, partials_.o + at * sizes_.pitch_v);
       }
     }
     finish(t, w);
   }
 
-  void add_part(Row& row, const RowForwardScratch& w, int r, const RowState& part, const float* o) const {
+  void add_part(const Task& t, const RowForwardScratch& w, int r, const RowState& part, const float* o) const {
     float* all = w.o + r * sizes_.pitch_v;
     if (general_)
-      JoinPart<true>(factor_of(p_), row.all, all, part, o, w.row, sizes_.pitch_v);
+      JoinPart<true>(factor_of(p_), t.rows[r].all, all, part, o, w.row, sizes_.pitch_v);
     else
-      JoinPart<false>(factor_of(p_), row.all, all, part, o, w.row, sizes_.pitch_v);
+      JoinPart<false>(factor_of(p_), t.rows[r].all, all, part, o, w.row, sizes_.pitch_v);
   }
 
   void load_queries(const Task& t, const RowForwardScratch& w) const {
     const float sign = general_ ? 1.0f : sign_of(p_);
-    for (int r = 0; r < t.count; ++r) {
+    const bool dealt = reads_k_ == Reading::brains;
+    for (int r = 0; r < t.all(); ++r) {
       float* to = w.q + r * sizes_.pitch_qk;
       if (t.rows[r].keys.hi <= t.rows[r].keys.lo) {
         std::fill_n(to, sizes_.pitch_qk, 0.0f);
         continue;
       }
       const int64_t at = p_.q.at(t.b, t.s.q_begin + t.rows[r].query, t.rows[r].head);
-      const bool dealt = reads_k_ == Reading::brains;
-      float* row = dealt ? w.k_tile : to;  // no row is converted into the tile where rows are dealt
+      float* row = dealt ? w.k_tile : to;  // no key is converted into the tile where rows are dealt
       ConvertPaddedRow(row, p_.q, at, p_.head_dim, sizes_.pitch_qk);
       if (dealt) DealRow(row, to, sizes_.pitch_qk, false);
       if (sign == 1.0f) continue;
@@ -190,57 +206,85 @@ class RowForwardRun {
     tile.first = first;
     tile.from = static_cast<int>(std::max(t.lo - first, int64_t{0}));
     tile.to = static_cast<int>(std::min<int64_t>(t.hi - first, sizes_.tile_n));
-    const int64_t k_bytes = p_.k.dtype == DType::f32 ? 4 : 2, v_bytes = p_.v.dtype == DType::f32 ? 4 : 2;
     for (int j = tile.from; j < tile.to;) {
       const KeyRun run = key_run(p_, t.s, t.b, first + j, tile.to - j);
       const char* k =
-          static_cast<const char*>(p_.k.data) + k_bytes * p_.k.at(run.block, run.row, t.head_kv);
+          static_cast<const char*>(p_.k.data) + k_bytes_ * p_.k.at(run.block, run.row, t.head_kv);
       const char* v =
-          static_cast<const char*>(p_.v.data) + v_bytes * p_.v.at(run.block, run.row, t.head_kv);
+          static_cast<const char*>(p_.v.data) + v_bytes_ * p_.v.at(run.block, run.row, t.head_kv);
       for (int64_t i = 0; i < run.count; ++i, ++j) {
-        tile.k[j] = k + i * k_bytes * p_.k.row_stride;
-        tile.v[j] = v + i * v_bytes * p_.v.row_stride;
+        tile.k[j] = k + i * k_bytes_ * p_.k.row_stride;
+        tile.v[j] = v + i * v_bytes_ * p_.v.row_stride;
       }
     }
   }
 
   // The keys of chunk c: the rows' states, and their sums at `o`.
   void chunk(const Task& t, const RowForwardScratch& w, int64_t c, RowState* states, float* o) const {
-    std::fill_n(o, t.count * sizes_.pitch_v, 0.0f);
-    walk(t, w, c, 0, t.count, states, o, false);
-    for (int r = 0; r < t.count; ++r) {
-      float* row = o + r * sizes_.pitch_v;
-      if (AllFinite(row, sizes_.pitch_v)) continue;
-      std::fill_n(row, sizes_.pitch_v, 0.0f);
-      states[r] = RowState();
-      walk(t, w, c, r, 1, states + r, row, true);
-    }
-  }
-
-  // `count` rows from `row0` on, tile by tile. Tiles lie where they lie for every row.
-  void walk(const Task& t, const RowForwardScratch& w, int64_t c, int row0, int count, RowState* states,
-            float* o, bool exact) const {
+    std::fill_n(states, t.all(), RowState());
+    std::fill_n(o, t.all() * sizes_.pitch_v, 0.0f);
+    KeyTile tiles[2];
     const int64_t begin = std::max(c * kSplitKeys, t.lo) / sizes_.tile_n * sizes_.tile_n,
                   end = std::min((c + 1) * kSplitKeys, t.hi);
-    KeyTile tiles[2];
     locate(tiles[0], t, begin);
     for (int64_t first = begin, n = 0; first < end; first += sizes_.tile_n, ++n) {
       KeyTile &tile = tiles[n & 1], &next = tiles[~n & 1];
       next.from = next.to = 0;
       if (first + sizes_.tile_n < t.hi) locate(next, t, first + sizes_.tile_n);
-      scores(tile, next, w, row0, count);
-      for (int r = 0; r < count; ++r) weigh(t, tile, w, t.rows[row0 + r], r, states[r], o, exact);
-      outputs(tile, next, w, count, o, exact);
+      for (int64_t h = 0; h < t.heads; ++h) {
+        const int row0 = static_cast<int>(h) * t.count;
+        one_tile(t, tile, &next, w, h, row0, t.count, states + row0, o + row0 * sizes_.pitch_v, false);
+      }
+    }
+    for (int r = 0; r < t.all(); ++r) {
+      float* row = o + r * sizes_.pitch_v;
+      if (!AllFinite(row, sizes_.pitch_v)) exact_row(t, w, begin, end, r, states[r], row);
     }
   }
 
-  // The rows of a tile as they are read: in place, or brought to fp32.
-  const char* const* rows_of(const KeyTile& tile, const char* const* in_place, const RowTensor& t, int64_t dim,
-                             int64_t pitch, float* buffer, const char** converted) const {
+  // Row r once more, without the keys that it does not see.
+  void exact_row(const Task& t, const RowForwardScratch& w, int64_t begin, int64_t end, int r, RowState& state,
+                 float* o) const {
+    std::fill_n(o, sizes_.pitch_v, 0.0f);
+    state = RowState();
+    KeyTile tile;
+    for (int64_t first = begin; first < end; first += sizes_.tile_n) {
+      locate(tile, t, first);
+      one_tile(t, tile, nullptr, w, r / t.count, r, 1, &state, o, true);
+    }
+  }
+
+  // `count` rows from `row0` on, of the task's key head h.
+  void one_tile(const Task& t, const KeyTile& tile, const KeyTile* next, const RowForwardScratch& w, int64_t h,
+                int row0, int count, RowState* states, float* o, bool exact) const {
+    scores(t, tile, next, w, h, row0, count);
+    for (int r = 0; r < count; ++r)
+      weigh(t, tile, w, t.rows[row0 + r], r, states[r], o + r * sizes_.pitch_v, exact);
+    outputs(t, tile, next, w, h, count, o, exact);
+  }
+
+  // What of the next tile is asked for beside head h's turn at this one: its share of the rows, all heads of
+  // each.
+  Upcoming upcoming_of(const Task& t, const KeyTile* next, const char* const* rows, int64_t h,
+                       int64_t head_bytes, int64_t bytes, int64_t steps) const {
+    if (!next || next->to <= next->from) return {};
+    const int64_t all = next->to - next->from, from = all * h / t.heads, to = all * (h + 1) / t.heads;
+    Upcoming u;
+    u.rows = rows + next->from + from;
+    u.count = static_cast<int>(to - from);
+    u.bytes = static_cast<int>((t.heads - 1) * std::abs(head_bytes) + bytes);
+    if (head_bytes < 0) return {};
+    u.lines_a_step = static_cast<int>((u.count * ((u.bytes + 63) / 64) + steps - 1) / steps);
+    return u;
+  }
+
+  // The rows of a tile brought to fp32.
+  const char* const* convert(const KeyTile& tile, const char* const* from, int64_t offset, const RowTensor& t,
+                             int64_t dim, int64_t pitch, float* buffer, const char** converted) const {
     const int64_t bytes = t.dtype == DType::f32 ? 4 : 2;
     for (int j = tile.from; j < tile.to; ++j) {
       float* to = buffer + j * pitch;
-      const int64_t at = (in_place[j] - static_cast<const char*>(t.data)) / bytes;
+      const int64_t at = (from[j] + offset - static_cast<const char*>(t.data)) / bytes;
       ConvertPaddedRow(to, t, at, dim, pitch);
       converted[j] = reinterpret_cast<const char*>(to);
     }
@@ -262,33 +306,34 @@ class RowForwardRun {
     }
   }
 
-  void scores(const KeyTile& tile, const KeyTile& next, const RowForwardScratch& w, int row0,
-              int count) const {
+  void scores(const Task& t, const KeyTile& tile, const KeyTile* next, const RowForwardScratch& w, int64_t h,
+              int row0, int count) const {
     const char* converted[kMaxRowKeys];
     const char* const* k = tile.k;
-    if (reads_k_ == Reading::converted)
-      k = rows_of(tile, tile.k, p_.k, p_.head_dim, sizes_.pitch_qk, w.k_tile, converted);
+    const int64_t head_bytes = k_bytes_ * p_.k.head_stride;
+    int64_t offset = h * head_bytes;
+    if (reads_k_ == Reading::converted) {
+      k = convert(tile, tile.k, offset, p_.k, p_.head_dim, sizes_.pitch_qk, w.k_tile, converted);
+      offset = 0;
+    }
     const int dim = static_cast<int>(multiple_of(kStep, p_.head_dim)), n = tile.to - tile.from;
-    const Upcoming upcoming = upcoming_of(next, next.k, p_.k, p_.head_dim);
+    const Upcoming upcoming =
+        upcoming_of(t, next, next ? next->k : nullptr, h, head_bytes, k_bytes_ * p_.head_dim,
+                                          sizes_.tile_n / kKeysAtOnce * (dim / kStep));
     with_rows(reads_k_, [&](auto rows) {
       ForSharingRows(count, [&](auto sharing, int r) {
         RowScores<decltype(rows), sharing.value>(w.q + (row0 + r) * sizes_.pitch_qk, sizes_.pitch_qk,
-                                                 k + tile.from, dim, n,
+                                                 k + tile.from, offset, dim, n,
                                                  w.s + r * sizes_.pitch_s + tile.from, sizes_.pitch_s,
                                                  r == 0 ? upcoming : Upcoming());
       });
     });
   }
 
-  static Upcoming upcoming_of(const KeyTile& next, const char* const* rows, const RowTensor& t, int64_t dim) {
-    return {rows + next.from, next.to - next.from, static_cast<int>(dim * (t.dtype == DType::f32 ? 4 : 2))};
-  }
-
   // Scores of row r of the tile become weights; 0 for the keys that it does not see.
-  void weigh(const Task& t, const KeyTile& tile, const RowForwardScratch& w, const Row& row, int r,
+  void weigh(const Task& t, const KeyTile& tile, const RowForwardScratch& w, const RowOfTask& row, int r,
              RowState& state, float* o, bool exact) const {
     float* s = w.s + r * sizes_.pitch_s;
-    float* own = o + r * sizes_.pitch_v;
     const int padded = static_cast<int>(multiple_of(kLanes, tile.to));
     const int a0 = static_cast<int>(std::clamp<int64_t>(row.keys.lo - tile.first, tile.from, tile.to));
     const int a1 = static_cast<int>(std::clamp<int64_t>(row.keys.hi - tile.first, a0, tile.to));
@@ -296,41 +341,46 @@ class RowForwardRun {
       alignas(64) int32_t ids[kMaxRowKeys];
       const bool segmented = p_.segment_ids_kv.data != nullptr;
       if (segmented) load_key_segments(ids + a0, p_, t.s, t.b, tile.first + a0, a1 - a0);
-      const bool added =
-          load_row_bias_and_mask(w.add, p_, t.b, row.head, row.query, tile.first, a0, a1);
+      const bool added = load_row_bias_and_mask(w.add, p_, t.b, row.head, row.query, tile.first, a0, a1);
       FinishRowScores(s, a0, a1, p_, row.place, tile.first, added ? w.add : nullptr,
                       segmented ? ids : nullptr);
     }
     std::fill_n(s, a0, kNegativeInfinity);
     std::fill_n(s + a1, padded - a1, kNegativeInfinity);
     if (general_)
-      WeighRow<true>(factor_of(p_), s, padded, state, own, sizes_.pitch_v, exact);
+      WeighRow<true>(factor_of(p_), s, padded, state, o, sizes_.pitch_v, exact);
     else
-      WeighRow<false>(factor_of(p_), s, padded, state, own, sizes_.pitch_v, exact);
+      WeighRow<false>(factor_of(p_), s, padded, state, o, sizes_.pitch_v, exact);
   }
 
-  void outputs(const KeyTile& tile, const KeyTile& next, const RowForwardScratch& w, int count, float* o,
-               bool exact) const {
+  void outputs(const Task& t, const KeyTile& tile, const KeyTile* next, const RowForwardScratch& w, int64_t h,
+               int count, float* o, bool exact) const {
     const char* converted[kMaxRowKeys];
     const char* const* v = tile.v;
-    if (reads_v_ == Reading::converted)
-      v = rows_of(tile, tile.v, p_.v, p_.head_dim_v, sizes_.pitch_v, w.v_tile, converted);
+    const int64_t head_bytes = v_bytes_ * p_.v.head_stride;
+    int64_t offset = h * head_bytes;
+    if (reads_v_ == Reading::converted) {
+      v = convert(tile, tile.v, offset, p_.v, p_.head_dim_v, sizes_.pitch_v, w.v_tile, converted);
+      offset = 0;
+    }
     const int dim = static_cast<int>(multiple_of(kStep, p_.head_dim_v)), n = tile.to - tile.from;
-    const Upcoming upcoming = upcoming_of(next, next.v, p_.v, p_.head_dim_v);
+    const Upcoming upcoming =
+        upcoming_of(t, next, next ? next->v : nullptr, h, head_bytes, v_bytes_ * p_.head_dim_v,
+                                          sizes_.tile_n * ((dim + 2 * kStep - 1) / (2 * kStep)));
     with_rows(reads_v_, [&](auto rows) {
       using Rows = decltype(rows);
-      if (exact) return SeenRowOutput<Rows>(w.s + tile.from, v + tile.from, dim, n, o);
+      if (exact) return SeenRowOutput<Rows>(w.s + tile.from, v + tile.from, offset, dim, n, o);
       ForSharingRows(count, [&](auto sharing, int r) {
-        RowOutput<Rows, sharing.value>(w.s + r * sizes_.pitch_s + tile.from, sizes_.pitch_s, v + tile.from, dim,
-                                       n, o + r * sizes_.pitch_v, sizes_.pitch_v,
+        RowOutput<Rows, sharing.value>(w.s + r * sizes_.pitch_s + tile.from, sizes_.pitch_s, v + tile.from,
+                                       offset, dim, n, o + r * sizes_.pitch_v, sizes_.pitch_v,
                                        r == 0 ? upcoming : Upcoming());
       });
     });
   }
 
   void finish(const Task& t, const RowForwardScratch& w) const {
-    for (int r = 0; r < t.count; ++r) {
-      const Row& row = t.rows[r];
+    for (int r = 0; r < t.all(); ++r) {
+      const RowOfTask& row = t.rows[r];
       const bool real = row.query < t.s.len_q, empty = !real || row.all.empty();
       const float sink = p_.sinks && real ? p_.sinks[row.head * p_.sinks_stride] : kNegativeInfinity;
       RowEnd end{0.0f, sink};
@@ -351,7 +401,7 @@ class RowForwardRun {
   const ForwardParams& p_;
   const Launch& launch_;
   const RowForwardSizes sizes_;
-  const int64_t worker_bytes_, tasks_;
+  const int64_t worker_bytes_, k_bytes_, v_bytes_, heads_;
   const RowForwardPartials partials_;
   const bool general_;
   const Reading reads_k_, reads_v_;

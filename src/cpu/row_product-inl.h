@@ -56,15 +56,24 @@ struct StoredBrains {
 };
 #endif
 
-// Rows that a later tile will read: their lines are asked for while this one is computed, in the order and at
-// the rate in which it reads its own.
+// Rows that the next tile will read: their lines are asked for while this one is computed, a few at a time
+// and in the order of memory. A core has few misses of its own under way; it is the prefetcher of L2 that
+// keeps memory busy, and it follows ascending lines.
 struct Upcoming {
   const char* const* rows = nullptr;
-  int count = 0, bytes = 0;
+  int count = 0, bytes = 0;  // of each
+  int lines_a_step = 0;
+  int offset = 0;
 
-  HWY_INLINE void ask(int row) const {
-    if (row >= count) return;
-    for (int at = 0; at < bytes; at += 64) __builtin_prefetch(rows[row] + at, 0, 2);  // into L2
+  HWY_INLINE void step() {
+    for (int i = 0; i < lines_a_step && count > 0; ++i) {
+      __builtin_prefetch(*rows + offset, 0, 2);  // into L2
+      offset += 64;
+      if (offset < bytes) continue;
+      offset = 0;
+      ++rows;
+      --count;
+    }
   }
 };
 
@@ -93,19 +102,17 @@ HWY_INLINE void StoreFourSums(V a, V b, V c, V e, float* HWY_RESTRICT to) {
 #endif
 }
 
-// s[r][j] = q_r . k_j for kRows rows at `q`, dim elements each (whole steps), and n keys; up to three scores
-// behind the n-th are written too.
+// s[r][j] = q_r . k_j for kRows rows at `q`, dim elements each (whole steps), and n keys, which begin from_k
+// bytes behind their pointers; up to three scores behind the n-th are written too.
 template <class Rows, int kRows>
-HWY_NOINLINE void RowScores(const float* HWY_RESTRICT q, int64_t q_pitch, const char* const* k, int dim, int n,
-                            float* HWY_RESTRICT s, int64_t s_pitch, const Upcoming& upcoming) {
+HWY_NOINLINE void RowScores(const float* HWY_RESTRICT q, int64_t q_pitch, const char* const* k,
+                            int64_t from_k, int dim, int n, float* HWY_RESTRICT s, int64_t s_pitch,
+                            Upcoming upcoming) {
   const D d;
   for (int j = 0; j < n; j += kKeysAtOnce) {
     const char* at[kKeysAtOnce];
 #pragma GCC unroll 4
-    for (int i = 0; i < kKeysAtOnce; ++i) {
-      at[i] = k[std::min(j + i, n - 1)];
-      upcoming.ask(j + i);
-    }
+    for (int i = 0; i < kKeysAtOnce; ++i) at[i] = k[std::min(j + i, n - 1)] + from_k;
     V acc[kRows][kKeysAtOnce];
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
@@ -114,6 +121,7 @@ HWY_NOINLINE void RowScores(const float* HWY_RESTRICT q, int64_t q_pitch, const 
     }
     for (int c = 0; c < dim; c += kStep) {
       const int offset = c * Rows::kBytes;
+      upcoming.step();
       V key[kKeysAtOnce];
 #pragma GCC unroll 4
       for (int i = 0; i < kKeysAtOnce; ++i) key[i] = Rows::low(at[i] + offset);
@@ -136,13 +144,12 @@ HWY_NOINLINE void RowScores(const float* HWY_RESTRICT q, int64_t q_pitch, const 
     for (int r = 0; r < kRows; ++r)
       StoreFourSums(acc[r][0], acc[r][1], acc[r][2], acc[r][3], s + r * s_pitch + j);
   }
-  for (int j = n; j < upcoming.count; ++j) upcoming.ask(j);
 }
 
 // o_r += sum_j p[r][j] v_j for kRows rows and kSteps steps of the head dim.
 template <class Rows, int kRows, int kSteps>
-HWY_INLINE void RowSum(const float* HWY_RESTRICT p, int64_t p_pitch, const char* const* v, int offset, int n,
-                       float* HWY_RESTRICT o, int64_t o_pitch, const Upcoming& upcoming) {
+HWY_INLINE void RowSum(const float* HWY_RESTRICT p, int64_t p_pitch, const char* const* v, int64_t from_v,
+                       int n, float* HWY_RESTRICT o, int64_t o_pitch, Upcoming& upcoming) {
   const D d;
   V acc[kRows][2 * kSteps];
 #pragma GCC unroll 4
@@ -151,11 +158,11 @@ HWY_INLINE void RowSum(const float* HWY_RESTRICT p, int64_t p_pitch, const char*
     for (int i = 0; i < 2 * kSteps; ++i) acc[r][i] = hn::Zero(d);
   }
   for (int j = 0; j < n; ++j) {
-    upcoming.ask(j);
+    upcoming.step();
     V value[2 * kSteps];
 #pragma GCC unroll 4
     for (int i = 0; i < kSteps; ++i) {
-      const char* at = v[j] + offset + i * kStep * Rows::kBytes;
+      const char* at = v[j] + from_v + i * kStep * Rows::kBytes;
       value[2 * i] = Rows::low(at);
       value[2 * i + 1] = Rows::high(at);
     }
@@ -166,7 +173,6 @@ HWY_INLINE void RowSum(const float* HWY_RESTRICT p, int64_t p_pitch, const char*
       for (int i = 0; i < 2 * kSteps; ++i) acc[r][i] = hn::MulAdd(weight, value[i], acc[r][i]);
     }
   }
-  for (int j = n; j < upcoming.count; ++j) upcoming.ask(j);
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
@@ -178,18 +184,18 @@ HWY_INLINE void RowSum(const float* HWY_RESTRICT p, int64_t p_pitch, const char*
 }
 
 template <class Rows, int kRows>
-HWY_NOINLINE void RowOutput(const float* p, int64_t p_pitch, const char* const* v, int dim, int n, float* o,
-                            int64_t o_pitch, const Upcoming& upcoming) {
+HWY_NOINLINE void RowOutput(const float* p, int64_t p_pitch, const char* const* v, int64_t from_v, int dim,
+                            int n, float* o, int64_t o_pitch, Upcoming upcoming) {
   int c = 0;
   for (; c + 2 * kStep <= dim; c += 2 * kStep)
-    RowSum<Rows, kRows, 2>(p, p_pitch, v, c * Rows::kBytes, n, o + c, o_pitch, c ? Upcoming() : upcoming);
-  if (c < dim)
-    RowSum<Rows, kRows, 1>(p, p_pitch, v, c * Rows::kBytes, n, o + c, o_pitch, c ? Upcoming() : upcoming);
+    RowSum<Rows, kRows, 2>(p, p_pitch, v, from_v + c * Rows::kBytes, n, o + c, o_pitch, upcoming);
+  if (c < dim) RowSum<Rows, kRows, 1>(p, p_pitch, v, from_v + c * Rows::kBytes, n, o + c, o_pitch, upcoming);
 }
 
 // RowSum of one row over the keys that it sees, whose weight is not -0: the same bits without 0 * NaN.
 template <class Rows>
-HWY_NOINLINE void SeenRowOutput(const float* p, const char* const* v, int dim, int n, float* o) {
+HWY_NOINLINE void SeenRowOutput(const float* p, const char* const* v, int64_t from_v, int dim, int n,
+                                float* o) {
   const D d;
   const V zero = hn::Zero(d), infinity = hn::Set(d, -kNegativeInfinity);
   for (int c = 0; c < dim; c += kStep) {
@@ -199,7 +205,8 @@ HWY_NOINLINE void SeenRowOutput(const float* p, const char* const* v, int dim, i
       const V weight = hn::Set(d, p[j]);
       // A weight that underflowed was no zero: its product with an infinity is one.
       const V other = p[j] == 0.0f ? hn::Set(d, 1.0f) : weight;
-      const V a = Rows::low(v[j] + c * Rows::kBytes), b = Rows::high(v[j] + c * Rows::kBytes);
+      const char* at = v[j] + from_v + c * Rows::kBytes;
+      const V a = Rows::low(at), b = Rows::high(at);
       low = hn::MulAdd(hn::IfThenElse(hn::Eq(hn::Abs(a), infinity), other, weight), a, low);
       high = hn::MulAdd(hn::IfThenElse(hn::Eq(hn::Abs(b), infinity), other, weight), b, high);
     }

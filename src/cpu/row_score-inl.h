@@ -4,13 +4,6 @@
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
 
-// What a row's scores depend on beside its products.
-struct RowPlace {
-  int32_t position = 0, segment = 0;
-  float slope = 0.0f;
-  float beyond = 0.0f;  // |position| past 2^30: what `position` was clamped by
-};
-
 inline RowPlace PlaceOfRow(const ForwardParams& p, const Sequence& s, int64_t b, int64_t head, int64_t row) {
   const int64_t position = row + s.q_offset, near = clamp_index(position, -(1 << 30), 1 << 30);
   RowPlace place;

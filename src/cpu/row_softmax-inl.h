@@ -3,14 +3,6 @@
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
 
-// Of the keys seen so far, in the scores' own units.
-struct RowState {
-  float top = kNegativeInfinity, sum = 0.0f;
-
-  // A row whose only scores are NaN has no maximum either, but its sum is NaN.
-  bool empty() const { return top == kNegativeInfinity && sum == 0.0f; }
-};
-
 // o *= factor, whole vectors. A weight that underflowed was no zero: what is infinite stays so.
 HWY_INLINE void ScaleRow(float* HWY_RESTRICT o, int64_t n, V factor) {
   const D d;

@@ -46,14 +46,15 @@ RowForwardSizes row_sizes(const Problem& p, const Schedule& s) {
   return RowForwardSizes(p.heads_q, p.heads_kv, p.seqlen_q, p.seqlen_kv, p.head_dim, p.head_dim_v, s);
 }
 
+// At most: heads that lie side by side share tasks.
 int64_t row_tasks(const Problem& p, const Schedule& s) {
-  return p.batch * p.heads_kv * row_sizes(p, s).tasks_per_head;
+  return p.batch * p.heads_kv * row_sizes(p, s).parts;
 }
 
 // Parts of a head's keys that tasks of their own walk: where there are few tasks else, and never for the sake
 // of the bits, which are cut at kSplitKeys anyway.
 int row_splits(const Problem& p, const DeviceInfo& device, const Schedule& s) {
-  constexpr int64_t kTasksPerCore = 8;
+  constexpr int64_t kTasksPerCore = 64;
   const int64_t chunks = row_forward_chunks(p.seqlen_kv);
   if (row_tasks(p, s) >= kTasksPerCore * std::max(device.cores, 1) || device.cores <= 1) return 1;
   return static_cast<int>(std::min<int64_t>(chunks, 1 << 20));
@@ -188,7 +189,7 @@ int64_t scratch_bytes(const Kernel& kernel, const Problem& p, const Schedule& sc
   if (kernel.form == Form::rows) {
     const RowForwardSizes sizes = row_sizes(p, schedule);
     return row_forward_worker_bytes(sizes) * schedule.threads +
-           row_forward_partial_bytes(sizes, row_tasks(p, schedule));
+           row_forward_partial_bytes(sizes, p.batch * p.heads_kv);
   }
   return forward_worker_bytes(forward_sizes(p, schedule)) * schedule.threads;
 }
