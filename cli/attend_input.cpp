@@ -22,6 +22,8 @@ const std::vector<std::string> kNames = {"q",
                                          "q_offset",
                                          "cu_seqlens_q",
                                          "cu_seqlens_kv",
+                                         "page_table",
+                                         "cache_batch_idx",
                                          "segment_ids_q",
                                          "segment_ids_kv",
                                          "kv_ranges",
@@ -38,6 +40,8 @@ constexpr std::pair<const char*, const char*> kAliases[] = {{"query", "q"},
                                                             {"seqused_k", "kv_lengths"},
                                                             {"nonpad_kv_seqlen", "kv_lengths"},
                                                             {"seqused_q", "q_lengths"},
+                                                            {"block_table", "page_table"},
+                                                            {"block_tables", "page_table"},
                                                             {"cu_seqlens_k", "cu_seqlens_kv"},
                                                             {"s_aux", "sinks"},
                                                             {"attn_mask", "mask"},
@@ -287,6 +291,10 @@ Status AttendInput::read_tensors(DType dtype) {
     return wrong(file.path() + ": " + (packed_q ? "cu_seqlens_q" : "cu_seqlens_kv") +
                  " is given alone; packed tensors need cu_seqlens_q and cu_seqlens_kv.");
   packed = packed_q;
+  cache = file.find("page_table") ? "page_table" : file.find("cache_batch_idx") ? "cache_batch_idx" : nullptr;
+  if (packed && cache)
+    return wrong(file.path() + ": " + cache +
+                 " is given beside cu_seqlens_q; accepted is one of them: a cache or packed tensors.");
   if (packed && bhsd)
     return wrong(
         "--layout bhsd was given for packed tensors; accepted is [total, heads, head_dim] with cu_seqlens.");
@@ -314,6 +322,8 @@ Status AttendInput::read_tensors(DType dtype) {
   for (const Integers& i : {Integers{"q_lengths", &Tensors::q_lengths, 1, false},
                             {"kv_lengths", &Tensors::kv_lengths, 1, false},
                             {"kv_starts", &Tensors::kv_starts, 1, false},
+                            {"page_table", &Tensors::page_table, 2, false},
+                            {"cache_batch_idx", &Tensors::cache_batch_idx, 1, false},
                             {"q_offset", &Tensors::q_offset, 1, false},
                             {"cu_seqlens_q", &Tensors::cu_seqlens_q, 1, true},
                             {"cu_seqlens_kv", &Tensors::cu_seqlens_kv, 1, true},
@@ -330,7 +340,7 @@ Status AttendInput::check_shapes() const {
   const int heads = packed ? 1 : 2, dim = packed ? 2 : 3;
   const auto text = [&](const char* name) { return file.find(name)->to_string(); };
   std::string why;
-  if (!packed && (q.shape[0] != k.shape[0] || k.shape[0] != v.shape[0])) {
+  if (!packed && ((!cache && q.shape[0] != k.shape[0]) || k.shape[0] != v.shape[0])) {
     why = "batch differs: " + text("q") + ", " + text("k") + ", " + text("v");
   } else if (q.shape[dim] != k.shape[dim]) {
     why = "head_dim differs: " + text("q") + ", " + text("k");

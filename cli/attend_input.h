@@ -26,6 +26,7 @@ class AttendInput {
   Tensors tensors{};
   SafetensorsFile file;
   bool bhsd = false, packed = false;
+  const char* cache = nullptr;        // by which k and v are a cache: page_table or cache_batch_idx
   std::string reading;                // "q [1,512,12,32] read as bshd: ..."
   std::vector<std::string> warnings;  // one line each
 

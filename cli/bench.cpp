@@ -58,11 +58,12 @@ class Bench {
     const bool decode = std::find(options_.directions.begin(), options_.directions.end(), "decode") !=
                         options_.directions.end();
     const bool only = options_.directions.size() == 1;
-    std::string peak = on_cuda()          ? "bf16 products on the matrix units"
-                       : decode && only   ? "bytes read from memory"
-                       : decode           ? "fp32 multiply-adds from registers, of decode bytes read from memory"
-                                          : "fp32 multiply-adds from registers";
-    std::printf("%s. Peak = %s, timed in turns with the calls.\n", device_text(device_).c_str(), peak.c_str());
+    std::string peak = on_cuda()        ? "bf16 products on the matrix units"
+                       : decode && only ? "bytes read from memory"
+                       : decode ? "fp32 multiply-adds from registers, of decode bytes read from memory"
+                                : "fp32 multiply-adds from registers";
+    std::printf("%s. Peak = %s, timed in turns with the calls.\n", device_text(device_).c_str(),
+                peak.c_str());
     std::vector<std::string> names;
     for (const RivalEntry& entry : rivals_) {
       if (!entry.present()) continue;
@@ -207,7 +208,8 @@ class Bench {
         burst_cpu.push_back(timings[i].cpu_median_ms);
       }
     ours.timing = timings[1];
-    const double per_second = 1e3 / tune::median_of(bursts), per_cpu_second = 1e3 / tune::median_of(burst_cpu);
+    const double per_second = 1e3 / tune::median_of(bursts),
+                 per_cpu_second = 1e3 / tune::median_of(burst_cpu);
     if (reads) {
       ours.peak_bytes = reads->bytes() * per_second;
       ours.peak_cpu_bytes = reads->bytes() * per_cpu_second;
@@ -397,7 +399,8 @@ void add_bench(CLI::App& parent, int* exit_status) {
   app->add_option("--head-dim", o.head_dim, "of q and k")->delimiter(',');
   app->add_option("--head-dim-v", o.head_dim_v, "of v and o (default: --head-dim)")->delimiter(',');
   app->add_option("--seqlen", o.seqlen, "queries a sequence (default: 1024; decode: 1)")->delimiter(',');
-  app->add_option("--seqlen-kv", o.seqlen_kv, "keys a sequence (default: --seqlen; decode: 4096)")->delimiter(',');
+  app->add_option("--seqlen-kv", o.seqlen_kv, "keys a sequence (default: --seqlen; decode: 4096)")
+      ->delimiter(',');
   app->add_option("--causal", o.causal, "alone: true; or a list of true, false, bottom-right, top-left")
       ->delimiter(',')
       ->expected(0, 8)

@@ -19,7 +19,7 @@ struct BenchOptions {
   std::vector<std::string> directions{"forward"}, dtypes{"f32"};
   std::vector<int64_t> batch{1}, heads{12}, heads_kv{}, head_dim{64}, head_dim_v{}, seqlen{}, seqlen_kv{};
   std::vector<std::string> causal{"false"};
-  std::vector<int64_t> window{};  // left, right, left, right...
+  std::vector<int64_t> window{};      // left, right, left, right...
   std::vector<int64_t> page_size{0};  // of the keys; 0 = not paged
   std::vector<int64_t> threads{0};
   std::vector<std::string> kernels{"auto"};

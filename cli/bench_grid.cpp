@@ -162,7 +162,8 @@ Expected<std::vector<BenchPoint>> make_grid(const BenchOptions& o) {
   };
   for (const Way& way : *directions) {
     if (way.direction == Direction::backward && o.page_size != std::vector<int64_t>{0})
-      return wrong("--page-size", "given with --direction backward", "forward or decode: caches take no gradient");
+      return wrong("--page-size", "given with --direction backward",
+                   "forward or decode: caches take no gradient");
     for (DType dtype : *dtypes) {
       for (int64_t batch : o.batch) {
         s.direction = way.direction, s.dtype = dtype, s.batch = batch, point.decode = way.decode;

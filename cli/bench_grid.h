@@ -10,8 +10,8 @@ namespace tilewise::cli {
 
 struct BenchPoint {
   tune::ProblemSize size;
-  int threads = 0;                // 0 = the context's
-  std::string kernel;             // "auto", "all", or a row's name
+  int threads = 0;      // 0 = the context's
+  std::string kernel;   // "auto", "all", or a row's name
   bool decode = false;  // few queries over a cache, held against the memory's bandwidth
 
   const char* way() const {

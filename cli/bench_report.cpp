@@ -34,7 +34,8 @@ Json fields(const BenchRow& row) {
   j["ms_median"] = figure(row.timing.median_ms);
   j["ms_max"] = figure(row.timing.max_ms);
   j["tflops"] = figure(row.tflops());
-  j["peak_tflops"] = row.peak_flops > 0 || row.peak_bytes == 0 ? figure(row.peak_flops * 1e-12) : Json(nullptr);
+  j["peak_tflops"] =
+      row.peak_flops > 0 || row.peak_bytes == 0 ? figure(row.peak_flops * 1e-12) : Json(nullptr);
   j["percent_of_peak"] = figure(row.percent_of_peak());
   j["gbps"] = figure(row.gbps());
   j["workspace_bytes"] = ran ? Json(row.workspace_bytes) : Json(nullptr);
@@ -101,15 +102,14 @@ std::string table_line(const BenchRow& ours, const std::vector<BenchRow>& rivals
   const auto pair = [](int64_t a, int64_t b) {
     return a == b ? std::to_string(a) : std::to_string(a) + "/" + std::to_string(b);
   };
-  std::string line = printed("%-8s %-5s %4lld %6s %7s %7lld %7lld %-9s %3d  %-*s ",
-                             ours.point.way(), name_of(s.dtype),
-                             static_cast<long long>(s.batch), pair(s.heads_q, s.heads_kv).c_str(),
-                             pair(s.head_dim, s.head_dim_v).c_str(), static_cast<long long>(s.seqlen_q),
-                             static_cast<long long>(s.seqlen_kv), mask_text(s).c_str(), ours.threads,
-                             kKernelWidth, ours.kernel.c_str());
-  line +=
-      printed("%10.4g %7.4g %8.1f %6.1f %9s", ours.timing.median_ms, ours.timing.min_ms,
-              ours.point.decode ? ours.gbps() : 1e3 * ours.tflops(), ours.percent_of_peak(), bytes_text(static_cast<double>(ours.workspace_bytes)).c_str());
+  std::string line = printed("%-8s %-5s %4lld %6s %7s %7lld %7lld %-9s %3d  %-*s ", ours.point.way(),
+                             name_of(s.dtype), static_cast<long long>(s.batch),
+                             pair(s.heads_q, s.heads_kv).c_str(), pair(s.head_dim, s.head_dim_v).c_str(),
+                             static_cast<long long>(s.seqlen_q), static_cast<long long>(s.seqlen_kv),
+                             mask_text(s).c_str(), ours.threads, kKernelWidth, ours.kernel.c_str());
+  line += printed("%10.4g %7.4g %8.1f %6.1f %9s", ours.timing.median_ms, ours.timing.min_ms,
+                  ours.point.decode ? ours.gbps() : 1e3 * ours.tflops(), ours.percent_of_peak(),
+                  bytes_text(static_cast<double>(ours.workspace_bytes)).c_str());
   for (const BenchRow& rival : rivals) {
     const std::string cell = rival.timing.repeats > 0
                                  ? printed("%.2fx (%.4g ms)", rival.times_ours, rival.timing.median_ms)

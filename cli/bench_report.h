@@ -18,8 +18,8 @@ struct BenchRow {
   std::string not_run;  // why there is no figure
   int threads = 1;
   tune::Timing timing;
-  double flops = 0, peak_flops = 0;  // of one call; a second
-  double peak_cpu_flops = 0;         // a second of processor time, all threads together
+  double flops = 0, peak_flops = 0;           // of one call; a second
+  double peak_cpu_flops = 0;                  // a second of processor time, all threads together
   double peak_bytes = 0, peak_cpu_bytes = 0;  // read from memory, likewise: what decode is held against
   double bytes_ideal = 0;
   int64_t workspace_bytes = 0;

@@ -208,7 +208,6 @@ struct Refusal {
 TEST(Bench, RefusesWithTheOptionWhatWasGivenAndWhatIsAccepted) {
   const Refusal refusals[] = {
       {{"--direction", "sideways"}, kBadInput, "--direction"},
-      {{"--direction", "decode"}, kCannotRun, "not in this version"},
       {{"--dtype", "f8e4m3"}, kCannotRun, "not in this version"},
       {{"--dtype", "f64"}, kBadInput, "--dtype"},
       {{"--device", "cuda:4096"}, kCannotRun, "CUDA"},
@@ -235,6 +234,27 @@ TEST(Bench, RefusesWithTheOptionWhatWasGivenAndWhatIsAccepted) {
     EXPECT_NE(run.err.find(refusal.says), std::string::npos) << refusal.words[0] << ": " << run.err;
     EXPECT_EQ(run.out.find("schema"), std::string::npos);
   }
+}
+
+TEST(Bench, DecodeIsHeldAgainstTheBandwidth) {
+  const Outcome run =
+      bench({"--json", "--direction", "decode", "--dtype", "bf16", "--heads", "4", "--heads-kv", "2",
+             "--seqlen-kv", "200", "--page-size", "0,16", "--repeats", "1", "--warmup", "0"});
+  ASSERT_EQ(run.status, kDone) << run.err;
+  ASSERT_EQ(run.rows().size(), 2u);
+  for (const auto& row : run.rows()) {
+    EXPECT_EQ(row["direction"], "decode");
+    EXPECT_EQ(row["seqlen_q"], 1);
+    EXPECT_TRUE(row["peak_tflops"].is_null());
+    EXPECT_GT(row["peak_gbps"].get<double>(), 0);
+    const double share = 100 * row["gbps"].get<double>() / row["peak_gbps"].get<double>();
+    EXPECT_NEAR(row["percent_of_peak"].get<double>(), share, 1e-3 * share);
+  }
+  EXPECT_EQ(run.rows()[0]["page_size"], 0);
+  EXPECT_EQ(run.rows()[1]["page_size"], 16);
+  const Outcome backward = bench({"--direction", "backward", "--page-size", "16"});
+  EXPECT_EQ(backward.status, kBadInput);
+  EXPECT_NE(backward.err.find("--page-size"), std::string::npos) << backward.err;
 }
 
 TEST(BenchRow, FiguresFollowFromTheMedian) {

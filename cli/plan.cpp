@@ -21,16 +21,15 @@ struct PlanArguments {
   DeviceArguments device;
   std::string direction = "forward", dtype = "f32", batch = "1", heads = "12", heads_kv, head_dim = "64",
               head_dim_v;
-  std::string seqlen = "1024", seqlen_kv, causal, window;
+  std::string seqlen, seqlen_kv, page_size = "0", causal, window;
   bool explain = false, json = false;
 };
 
 Expected<Direction> parse_direction(const std::string& text) {
-  if (text == "forward") return Direction::forward;
+  if (text == "forward" || text == "decode") return Direction::forward;
   if (text == "backward") return Direction::backward;
-  if (text == "decode")
-    return Status(Code::unsupported, "--direction was given 'decode', which this version does not have.");
-  return Status(Code::invalid, "--direction was given '" + text + "'; accepted is forward or backward.");
+  return Status(Code::invalid,
+                "--direction was given '" + text + "'; accepted is forward, backward or decode.");
 }
 
 Expected<Problem> problem_of_sizes(const PlanArguments& a) {
@@ -49,16 +48,28 @@ Expected<Problem> problem_of_sizes(const PlanArguments& a) {
     int64_t low;
   };
   constexpr int64_t kMany = int64_t{1} << 31;
+  // Decode: one query over a cache of keys.
+  const bool decode = a.direction == "decode";
+  const std::string seqlen = !a.seqlen.empty() ? a.seqlen
+                             : decode          ? "1"
+                                               : "1024",
+                    seqlen_kv = !a.seqlen_kv.empty() ? a.seqlen_kv
+                                : decode             ? "4096"
+                                                     : seqlen;
   for (const Size& s :
        {Size{"--batch", &a.batch, &p.batch, 0}, Size{"--heads", &a.heads, &p.heads_q, 1},
         Size{"--heads-kv", a.heads_kv.empty() ? &a.heads : &a.heads_kv, &p.heads_kv, 1},
         Size{"--head-dim", &a.head_dim, &p.head_dim, 1},
         Size{"--head-dim-v", a.head_dim_v.empty() ? &a.head_dim : &a.head_dim_v, &p.head_dim_v, 1},
-        Size{"--seqlen", &a.seqlen, &p.seqlen_q, 0},
-        Size{"--seqlen-kv", a.seqlen_kv.empty() ? &a.seqlen : &a.seqlen_kv, &p.seqlen_kv, 0}}) {
+        Size{"--seqlen", &seqlen, &p.seqlen_q, 0}, Size{"--seqlen-kv", &seqlen_kv, &p.seqlen_kv, 0},
+        Size{"--page-size", &a.page_size, &p.page_size, 0}}) {
     const auto value = parse_integer(s.option, *s.text, s.low, kMany);
     if (!value) return value.status();
     *s.to = *value;
+  }
+  if (p.page_size > 0) {
+    p.max_pages = (p.seqlen_kv + p.page_size - 1) / p.page_size;
+    p.num_pages = p.batch * p.max_pages;
   }
   if (a.causal == "top-left")
     p.with_causal(Position::top_left);
@@ -152,15 +163,17 @@ void add_plan(CLI::App& parent, int* exit_status) {
   app->add_option("FILE", a.file.input, "plan for the tensors of a safetensors file instead of for sizes");
   app->add_flag("--explain", a.explain,
                 "list every kernel: its predicted time, bytes and workspace, or what refused it");
-  app->add_option("--direction", a.direction, "forward or backward")->capture_default_str();
+  app->add_option("--direction", a.direction, "forward, backward or decode")->capture_default_str();
   app->add_option("--dtype", a.dtype, "f32, f16 or bf16")->capture_default_str();
   app->add_option("--batch", a.batch, "sequences")->capture_default_str();
   app->add_option("--heads", a.heads, "query heads")->capture_default_str();
   app->add_option("--heads-kv", a.heads_kv, "key heads (default: as many as query heads)");
   app->add_option("--head-dim", a.head_dim, "of q and k")->capture_default_str();
   app->add_option("--head-dim-v", a.head_dim_v, "of v and o (default: --head-dim)");
-  app->add_option("--seqlen", a.seqlen, "queries a sequence")->capture_default_str();
-  app->add_option("--seqlen-kv", a.seqlen_kv, "keys a sequence (default: --seqlen)");
+  app->add_option("--seqlen", a.seqlen, "queries a sequence (default: 1024; decode: 1)");
+  app->add_option("--seqlen-kv", a.seqlen_kv, "keys a sequence (default: --seqlen; decode: 4096)");
+  app->add_option("--page-size", a.page_size, "rows of a page of the keys; 0 = not paged")
+      ->capture_default_str();
   app->add_option("--causal", a.causal, "bottom-right (default) or top-left");
   app->add_option("--window", a.window, "LEFT,RIGHT, -1 = unbounded");
   app->add_option("--layout", a.file.layout, "of FILE: bshd or bhsd")->capture_default_str();

@@ -256,7 +256,8 @@ Expected<std::vector<Direction>> parse_directions(const VerifyOptions& options) 
     else if (word == "backward")
       directions.push_back(Direction::backward);
     else if (word == "decode")
-      return Status(Code::unsupported, "--direction decode is not in this version");
+      return Status(Code::unsupported,
+                    "--direction decode is no set of its own: its problems are among forward's");
     else
       return Status(Code::invalid, "--direction is \"" + word + "\"; accepted: forward, backward, decode");
   }

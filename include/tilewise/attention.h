@@ -120,6 +120,17 @@ inline Status merge(const Context& context, const Tensor& o, const Tensor& lse, 
                              error);
 }
 
+// New rows for a cache of keys: fields in c.h (tilewise_append).
+struct Append : tilewise_append {
+  Append() { tilewise_append_init(this); }
+};
+
+// Writes them where the cache's pages, slots or sequences have their place.
+inline Status cache_append(const Context& context, const Append& rows, void* stream = nullptr) {
+  tilewise_error error;
+  return detail::make_status(tilewise_cache_append(context.get(), &rows, stream, &error), error);
+}
+
 // Exact rows of P, f32 [B, Hq, R, Skv], for the row indices `rows` i32 [R].
 inline Status attention_weights(const Context& context, const Problem& options, const Tensors& tensors,
                                 const Tensor& rows, const Tensor& weights) {

@@ -113,9 +113,9 @@ typedef enum tilewise_feature {
   TILEWISE_HAS_KV_RANGES = 1 << 7,
   TILEWISE_HAS_ALIBI = 1 << 8,
   TILEWISE_HAS_SINKS = 1 << 9,
-  TILEWISE_HAS_LSE = 1 << 10,  /* forward: write lse (backward always reads it) */
-  TILEWISE_HAS_DLSE = 1 << 11, /* backward: a gradient arrives through lse */
-  TILEWISE_HAS_DELTA = 1 << 12, /* backward: rowsum(dout*o) is given instead of o */
+  TILEWISE_HAS_LSE = 1 << 10,            /* forward: write lse (backward always reads it) */
+  TILEWISE_HAS_DLSE = 1 << 11,           /* backward: a gradient arrives through lse */
+  TILEWISE_HAS_DELTA = 1 << 12,          /* backward: rowsum(dout*o) is given instead of o */
   TILEWISE_HAS_CACHE_BATCH_IDX = 1 << 13 /* k and v are slots of a contiguous cache, found by index */
 } tilewise_feature;
 
@@ -136,12 +136,12 @@ typedef struct tilewise_problem {
   int32_t dtype_dout, dtype_dq, dtype_dk, dtype_dv; /* backward; dq, dk, dv may be wider than q */
   int32_t dtype_bias, dtype_mask, dtype_dbias;      /* mask: TILEWISE_BOOL or TILEWISE_BIT */
   int32_t packed_q, packed_kv;                      /* 1: [total, heads, dim] with cu_seqlens */
-  int64_t page_size;   /* paged k and v: rows of a page, any >= 1; 0 = not paged */
-  int64_t max_pages;   /* paged: entries of page_table a sequence; seqlen_kv is at most max_pages * page_size */
-  int64_t num_pages;   /* paged: pages of k and v */
-  int64_t cache_slots; /* with cache_batch_idx: sequences that k and v have room for; else 0 */
-  uint32_t features;                                /* tilewise_feature bits */
-  int64_t bias_shape[4];                            /* each 1 or the size of [B, Hq, Sq, Skv] */
+  int64_t page_size; /* paged k and v: rows of a page, any >= 1; 0 = not paged */
+  int64_t max_pages; /* paged: entries of page_table a sequence; seqlen_kv is at most max_pages * page_size */
+  int64_t num_pages; /* paged: pages of k and v */
+  int64_t cache_slots;   /* with cache_batch_idx: sequences that k and v have room for; else 0 */
+  uint32_t features;     /* tilewise_feature bits */
+  int64_t bias_shape[4]; /* each 1 or the size of [B, Hq, Sq, Skv] */
   int64_t mask_shape[4];
   int32_t alibi_per_batch; /* slopes are [B, Hq] instead of [Hq] */
   int32_t causal;          /* key <= p; makes window_right 0 */
@@ -182,16 +182,16 @@ typedef struct tilewise_tensors {
   tilewise_tensor lse;  /* f32 [B, Hq, Sq], packed [Hq, total_q]; natural log */
   tilewise_tensor bias; /* f32, f16 or bf16, broadcastable to [B, Hq, Sq, Skv]: 4 dimensions, 1 = repeat */
   tilewise_tensor mask; /* bool or bit, likewise; true = may attend */
-  tilewise_tensor q_lengths;      /* i32 [B] */
-  tilewise_tensor kv_lengths;     /* i32 [B] */
-  tilewise_tensor kv_starts;      /* i32 [B] */
-  tilewise_tensor q_offset;       /* i32 [B] */
-  tilewise_tensor page_table;     /* i32 [B, max_pages]: key j is row j % page_size of page [b, j / page_size] */
+  tilewise_tensor q_lengths;  /* i32 [B] */
+  tilewise_tensor kv_lengths; /* i32 [B] */
+  tilewise_tensor kv_starts;  /* i32 [B] */
+  tilewise_tensor q_offset;   /* i32 [B] */
+  tilewise_tensor page_table; /* i32 [B, max_pages]: key j is row j % page_size of page [b, j / page_size] */
   tilewise_tensor cache_batch_idx; /* i32 [B]: the slot of each sequence */
-  tilewise_tensor cu_seqlens_q;   /* i32 or i64 [B + 1] */
-  tilewise_tensor cu_seqlens_kv;  /* i32 or i64 [B + 1] */
-  tilewise_tensor segment_ids_q;  /* i32 [B, Sq], packed [total_q]; a query sees the keys of its own id */
-  tilewise_tensor segment_ids_kv; /* i32 [B, Skv], packed [total_kv] */
+  tilewise_tensor cu_seqlens_q;    /* i32 or i64 [B + 1] */
+  tilewise_tensor cu_seqlens_kv;   /* i32 or i64 [B + 1] */
+  tilewise_tensor segment_ids_q;   /* i32 [B, Sq], packed [total_q]; a query sees the keys of its own id */
+  tilewise_tensor segment_ids_kv;  /* i32 [B, Skv], packed [total_kv] */
   tilewise_tensor kv_ranges;     /* i32 [B, Sq, 2], packed [total_q, 2]; a query sees keys in [first, last) */
   tilewise_tensor alibi_slopes;  /* f32 [Hq] or [B, Hq]; adds -slope * |p - key| */
   tilewise_tensor sinks;         /* f32 [Hq]; natural units, unscaled */
@@ -378,6 +378,30 @@ TILEWISE_API tilewise_code tilewise_merge(tilewise_context* context, const tilew
                                           const tilewise_tensor* lse, const tilewise_tensor* o_part,
                                           const tilewise_tensor* lse_part, void* stream,
                                           tilewise_error* error);
+
+/* New rows of k and v for a cache: row i of sequence b becomes key starts[b] + i, in pages, in a slot, or in
+ * the sequence's own place. Storage dtypes of rows and cache may differ. */
+typedef struct tilewise_append {
+  uint32_t struct_bytes;
+  int32_t rotary_interleaved; /* pairs (2i, 2i+1); 0 = half-split, pairs (i, i + rotary_dim/2) */
+  tilewise_tensor k_new;      /* [B, N, Hkv, D] */
+  tilewise_tensor v_new;      /* [B, N, Hkv, Dv] */
+  tilewise_tensor starts;     /* i32 [B]: keys that the sequence has already */
+  tilewise_tensor lengths;    /* i32 [B]: rows of the N that are new keys; absent = all */
+  tilewise_tensor
+      rotary_cos; /* [positions, rotary_dim/2], with rotary_sin: k is turned by its position's angles on */
+  tilewise_tensor rotary_sin; /* the way; elements past rotary_dim are copied. Absent = k as it is */
+  tilewise_tensor k; /* [B, Skv, Hkv, D], [cache_slots, Skv, Hkv, D] or [num_pages, page_size, Hkv, D] */
+  tilewise_tensor v; /* likewise, Dv */
+  tilewise_tensor page_table;      /* i32 [B, max_pages]: k and v are paged */
+  tilewise_tensor cache_batch_idx; /* i32 [B]: k and v are slots */
+} tilewise_append;
+
+TILEWISE_API void tilewise_append_init(tilewise_append* append);
+/* Writes the rows and nothing else. Host tensors. Refused, with the cache untouched: a place that is not
+ * there, and two new rows with one place. */
+TILEWISE_API tilewise_code tilewise_cache_append(tilewise_context* context, const tilewise_append* append,
+                                                 void* stream, tilewise_error* error);
 
 /* Exact rows of P (after softmax, before dropout), for looking: rows i32 [R], for every batch and head, into
  * weights f32 [B, Hq, R, Skv]. Host tensors; O(R * Skv) memory. Uses q, k and every mask and score tensor of

@@ -100,10 +100,9 @@ void Binder::rows(RowTensor& out, const char* name, const tilewise_tensor& t, Ro
   const int64_t heads = kv ? p_.heads_kv : p_.heads_q;
   const int64_t dim = kind == kLikeV || kind == kLikeO ? p_.head_dim_v : p_.head_dim;
   const char* labels = labels_of(p_, kind);
-  const Shape shape =
-      packed ? Shape{3, {kv ? s_.total_kv : s_.total_q, heads, dim, 0}, labels}
-      : kv   ? Shape{4, {s_.blocks_kv, s_.block_rows_kv, heads, dim}, labels}
-             : Shape{4, {s_.batch, s_.seqlen_q, heads, dim}, labels};
+  const Shape shape = packed ? Shape{3, {kv ? s_.total_kv : s_.total_q, heads, dim, 0}, labels}
+                      : kv   ? Shape{4, {s_.blocks_kv, s_.block_rows_kv, heads, dim}, labels}
+                             : Shape{4, {s_.batch, s_.seqlen_q, heads, dim}, labels};
   if (!checks_.dtype(name, t, {static_cast<DType>(dtype)}) ||
       !checks_.layout(name, t, shape, {access, true, p_.alignment}))
     return;

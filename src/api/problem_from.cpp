@@ -137,7 +137,8 @@ Status problem_from_tensors(const tilewise_problem& options, const tilewise_tens
   TensorChecks checks(TILEWISE_CPU);
   CallSizes s;
   if (!checks.require("q", t.q) || !checks.require("k", t.k) || !checks.require("v", t.v) ||
-      !fill_cache(checks, t, p) || !read_sizes(checks, *p, t, &s) || !fill_score_shape(checks, "bias", t.bias, p->bias_shape) ||
+      !fill_cache(checks, t, p) || !read_sizes(checks, *p, t, &s) ||
+      !fill_score_shape(checks, "bias", t.bias, p->bias_shape) ||
       !fill_score_shape(checks, "mask", t.mask, p->mask_shape))
     return checks.take_status();
   const int heads = p->packed_q ? 1 : 2, heads_kv = p->packed_kv ? 1 : 2;

@@ -66,7 +66,8 @@ Status check_lengths(const ForwardParams& p) {
 // A page or slot that is not there, or a key past the table, would be another sequence's.
 Status check_cache(const ForwardParams& p) {
   for (int64_t b = 0; b < p.batch; ++b) {
-    if (Status w = check_range("cache_batch_idx", p.cache_batch_idx, b, 0, p.cache_slots - 1, "the slots of k");
+    if (Status w =
+            check_range("cache_batch_idx", p.cache_batch_idx, b, 0, p.cache_slots - 1, "the slots of k");
         !w.ok())
       return w;
     if (!p.page_size) continue;

@@ -6,8 +6,8 @@
 #include "api/bind.h"
 #include "api/border.h"
 #include "api/context.h"
-#include "core/half.h"
 #include "core/cache.h"
+#include "core/half.h"
 
 namespace tilewise {
 namespace {

@@ -61,7 +61,7 @@ struct ForwardParams {
   IndexTensor q_lengths, kv_lengths, kv_starts, q_offset;
   IndexTensor cu_seqlens_q, cu_seqlens_kv;  // int32 or int64
   IndexTensor segment_ids_q, segment_ids_kv;
-  IndexTensor kv_ranges;                // inner_stride between first and last
+  IndexTensor kv_ranges;  // inner_stride between first and last
   // A cache of keys (core/cache.h says where a row of it lies). Paged: k and v have batch_stride between
   // pages and row_stride within one; page_table's row_stride is that between its entries.
   IndexTensor page_table, cache_batch_idx;

@@ -103,7 +103,8 @@ Status check_cache(const tilewise_problem& p) {
                       "; accepted: packed keys or a cache of them, not both"));
   if (p.page_size && slots)
     return broken(
-        "cache_batch_idx comes with page_size; accepted: one of them (a row of page_table is any sequence's)");
+        "cache_batch_idx comes with page_size; accepted: one of them (a row of page_table is any "
+        "sequence's)");
   if (p.direction == TILEWISE_BACKWARD)
     return broken(cat(slots ? "cache_batch_idx" : "page_size",
                       " comes with direction backward; accepted: forward only, as caches take no gradient"));

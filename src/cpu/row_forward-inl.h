@@ -5,11 +5,11 @@
 //   p = 2^(c s - c m)               vectors over keys
 //   o_row += sum_key p[row][key] v_key
 //
-// Task = (sequence, key heads side by side, tile_m rows of q of each[, chunk of kSplitKeys keys]), which share
-// each read of K and V. Every chunk gives a part of its own, and parts are joined in ascending order, by the
-// task that walks them all or by a second pass over what other tasks left: the bits are the same. The rows of
-// a task meet every key that one of them sees, with weight 0 where it is hidden from them; where a hidden
-// key's V is not finite, the row is taken once more by SeenRowOutput.
+// Task = (sequence, key heads side by side, tile_m rows of q of each[, chunk of kSplitKeys keys]), which
+// share each read of K and V. Every chunk gives a part of its own, and parts are joined in ascending order,
+// by the task that walks them all or by a second pass over what other tasks left: the bits are the same. The
+// rows of a task meet every key that one of them sees, with weight 0 where it is hidden from them; where a
+// hidden key's V is not finite, the row is taken once more by SeenRowOutput.
 
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
@@ -37,7 +37,8 @@ class RowForwardRun {
                             const RowForwardScratch w = scratch_of(worker);
                             Task t;
                             t.rows = w.rows;
-                            if (!begin(t, group / groups, group % groups * heads_, heads_, rest % parts)) return;
+                            if (!begin(t, group / groups, group % groups * heads_, heads_, rest % parts))
+                              return;
                             if (chunks == 1)
                               all_keys(t, w);
                             else
@@ -50,7 +51,8 @@ class RowForwardRun {
                             const RowForwardScratch w = scratch_of(worker);
                             Task t;
                             t.rows = w.rows;
-                            if (begin(t, head / p_.heads_kv, head % p_.heads_kv, 1, index % parts)) join(t, w);
+                            if (begin(t, head / p_.heads_kv, head % p_.heads_kv, 1, index % parts))
+                              join(t, w);
                           });
     return {};
   }
@@ -176,7 +178,8 @@ class RowForwardRun {
     finish(t, w);
   }
 
-  void add_part(const Task& t, const RowForwardScratch& w, int r, const RowState& part, const float* o) const {
+  void add_part(const Task& t, const RowForwardScratch& w, int r, const RowState& part,
+                const float* o) const {
     float* all = w.o + r * sizes_.pitch_v;
     if (general_)
       JoinPart<true>(factor_of(p_), t.rows[r].all, all, part, o, w.row, sizes_.pitch_v);
@@ -208,10 +211,8 @@ class RowForwardRun {
     tile.to = static_cast<int>(std::min<int64_t>(t.hi - first, sizes_.tile_n));
     for (int j = tile.from; j < tile.to;) {
       const KeyRun run = key_run(p_, t.s, t.b, first + j, tile.to - j);
-      const char* k =
-          static_cast<const char*>(p_.k.data) + k_bytes_ * p_.k.at(run.block, run.row, t.head_kv);
-      const char* v =
-          static_cast<const char*>(p_.v.data) + v_bytes_ * p_.v.at(run.block, run.row, t.head_kv);
+      const char* k = static_cast<const char*>(p_.k.data) + k_bytes_ * p_.k.at(run.block, run.row, t.head_kv);
+      const char* v = static_cast<const char*>(p_.v.data) + v_bytes_ * p_.v.at(run.block, run.row, t.head_kv);
       for (int64_t i = 0; i < run.count; ++i, ++j) {
         tile.k[j] = k + i * k_bytes_ * p_.k.row_stride;
         tile.v[j] = v + i * v_bytes_ * p_.v.row_stride;
@@ -243,8 +244,8 @@ class RowForwardRun {
   }
 
   // Row r once more, without the keys that it does not see.
-  void exact_row(const Task& t, const RowForwardScratch& w, int64_t begin, int64_t end, int r, RowState& state,
-                 float* o) const {
+  void exact_row(const Task& t, const RowForwardScratch& w, int64_t begin, int64_t end, int r,
+                 RowState& state, float* o) const {
     std::fill_n(o, sizes_.pitch_v, 0.0f);
     state = RowState();
     KeyTile tile;
@@ -255,8 +256,8 @@ class RowForwardRun {
   }
 
   // `count` rows from `row0` on, of the task's key head h.
-  void one_tile(const Task& t, const KeyTile& tile, const KeyTile* next, const RowForwardScratch& w, int64_t h,
-                int row0, int count, RowState* states, float* o, bool exact) const {
+  void one_tile(const Task& t, const KeyTile& tile, const KeyTile* next, const RowForwardScratch& w,
+                int64_t h, int row0, int count, RowState* states, float* o, bool exact) const {
     scores(t, tile, next, w, h, row0, count);
     for (int r = 0; r < count; ++r)
       weigh(t, tile, w, t.rows[row0 + r], r, states[r], o + r * sizes_.pitch_v, exact);
@@ -319,13 +320,12 @@ class RowForwardRun {
     const int dim = static_cast<int>(multiple_of(kStep, p_.head_dim)), n = tile.to - tile.from;
     const Upcoming upcoming =
         upcoming_of(t, next, next ? next->k : nullptr, h, head_bytes, k_bytes_ * p_.head_dim,
-                                          sizes_.tile_n / kKeysAtOnce * (dim / kStep));
+                    sizes_.tile_n / kKeysAtOnce * (dim / kStep));
     with_rows(reads_k_, [&](auto rows) {
       ForSharingRows(count, [&](auto sharing, int r) {
-        RowScores<decltype(rows), sharing.value>(w.q + (row0 + r) * sizes_.pitch_qk, sizes_.pitch_qk,
-                                                 k + tile.from, offset, dim, n,
-                                                 w.s + r * sizes_.pitch_s + tile.from, sizes_.pitch_s,
-                                                 r == 0 ? upcoming : Upcoming());
+        RowScores<decltype(rows), sharing.value>(
+            w.q + (row0 + r) * sizes_.pitch_qk, sizes_.pitch_qk, k + tile.from, offset, dim, n,
+            w.s + r * sizes_.pitch_s + tile.from, sizes_.pitch_s, r == 0 ? upcoming : Upcoming());
       });
     });
   }
@@ -366,7 +366,7 @@ class RowForwardRun {
     const int dim = static_cast<int>(multiple_of(kStep, p_.head_dim_v)), n = tile.to - tile.from;
     const Upcoming upcoming =
         upcoming_of(t, next, next ? next->v : nullptr, h, head_bytes, v_bytes_ * p_.head_dim_v,
-                                          sizes_.tile_n * ((dim + 2 * kStep - 1) / (2 * kStep)));
+                    sizes_.tile_n * ((dim + 2 * kStep - 1) / (2 * kStep)));
     with_rows(reads_v_, [&](auto rows) {
       using Rows = decltype(rows);
       if (exact) return SeenRowOutput<Rows>(w.s + tile.from, v + tile.from, offset, dim, n, o);

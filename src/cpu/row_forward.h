@@ -47,11 +47,11 @@ struct RowOfTask {
   RowState all;
 };
 
-// A task is a (sequence, some key heads, up to tile_m rows of q of each[, chunk of keys]). Heads that lie side
-// by side in a row of k are walked together, tile by tile: so a tile is read in the order of memory.
+// A task is a (sequence, some key heads, up to tile_m rows of q of each[, chunk of keys]). Heads that lie
+// side by side in a row of k are walked together, tile by tile: so a tile is read in the order of memory.
 struct RowForwardSizes {
-  static constexpr int64_t kPitch = 32;        // two of the widest vectors
-  static constexpr int64_t kMostHeads = 16;    // of a task
+  static constexpr int64_t kPitch = 32;         // two of the widest vectors
+  static constexpr int64_t kMostHeads = 16;     // of a task
   static constexpr int64_t kMostTaskRows = 64;  // rows of q of all its heads: they stay near beside the tiles
 
   int tile_m, tile_n, workers;
@@ -75,8 +75,8 @@ struct RowForwardSizes {
     parts = std::max<int64_t>((all + tile_m - 1) / tile_m, 1);
     rows = std::clamp<int64_t>(all, 1, tile_m);
   }
-  // Key heads of a task, where a row of k and v takes row_bytes for each: what keeps a tile of them in half of
-  // a small L2, and leaves every worker something to do.
+  // Key heads of a task, where a row of k and v takes row_bytes for each: what keeps a tile of them in half
+  // of a small L2, and leaves every worker something to do.
   int64_t heads(int64_t batch, int64_t heads_kv, int64_t row_bytes) const {
     constexpr int64_t kTileBytes = 256 << 10;
     int64_t most = std::min({heads_kv, kMostHeads, task_rows / rows, kTileBytes / (tile_n * row_bytes)});

@@ -6,8 +6,8 @@
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
 
-// Rows of q in one register tile of the products, keys in that of the first. Sums and operands fit: 16 + 4 + 1
-// of 32 registers, 8 + 4 + 1 of 16.
+// Rows of q in one register tile of the products, keys in that of the first. Sums and operands fit: 16 + 4 +
+// 1 of 32 registers, 8 + 4 + 1 of 16.
 #if HWY_ARCH_X86 && !HWY_CAP_GE512
 constexpr int kSharing = 2;
 #else

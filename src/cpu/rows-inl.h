@@ -99,8 +99,7 @@ inline const float* KeysAsFloat(const ForwardParams& p, const RowTensor& t, cons
                                 int64_t head, int64_t j0, int n, int64_t dim, int64_t pitch, float* buffer,
                                 bool gather, int64_t* stride) {
   KeyRun run = key_run(p, s, b, j0, n);
-  if (run.count == n)
-    return RowsAsFloat(t, run.block, head, run.row, n, dim, pitch, buffer, gather, stride);
+  if (run.count == n) return RowsAsFloat(t, run.block, head, run.row, n, dim, pitch, buffer, gather, stride);
   for (int64_t j = 0; j < n; j += run.count) {
     run = key_run(p, s, b, j0 + j, n - j);
     const int64_t at = t.at(run.block, run.row, head);

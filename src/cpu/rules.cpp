@@ -99,13 +99,15 @@ int64_t lanes_of(Target target) {
   }
 }
 
-// Share of that rate that the products reach, by measurement (docs/performance/cpu.md).
+// Share of that rate that the products reach, by measurement (docs/performance/cpu.md, decode.md).
 constexpr double kFusedEfficiency = 0.85;
+constexpr double kNarrowEfficiency = 0.65;  // fused, with one vector of query lanes or less
 constexpr double kStandardEfficiency = 0.80;
-constexpr double kRowsEfficiency = 0.35;
+constexpr double kRowsEfficiency = 0.75;    // with rows that share each read of a key
+constexpr double kOneRowEfficiency = 0.35;  // and with one row
 // Beside the products: packing a block of query lanes and writing its outputs; reading and writing one row.
 constexpr double kBlockSeconds = 4e-6;
-constexpr double kRowSeconds = 0.045e-6;
+constexpr double kRowSeconds = 0.2e-6;
 constexpr double kSmallEfficiency = 0.75;
 constexpr double kSmallHeadSeconds = 0.03e-6, kSmallRowSeconds = 0.012e-6;
 // The same of the backward, which packs and writes twice as much in small tiles, and more in fused ones.
@@ -220,7 +222,9 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
     const double one_head = score_matrix_bytes(problem) / heads;
     if (one_head > static_cast<double>(device.l2_bytes)) e.bytes += 2.0 * score_matrix_bytes(problem);
   } else if (kernel.form == Form::rows) {
-    work = operations(problem) / kRowsEfficiency;
+    constexpr double kSharing = 4;
+    const double sharing = (std::min(rows, kSharing) - 1) / (kSharing - 1);
+    work = operations(problem) / (kOneRowEfficiency + sharing * (kRowsEfficiency - kOneRowEfficiency));
     beside = key_heads * rows * kRowSeconds;
   } else if (kernel.form == Form::small) {
     work = operations(full) / kSmallEfficiency;
@@ -228,8 +232,9 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
              (kernel.op == Op::backward ? kSmallBackward : 1.0);
   } else {
     // Rows are padded to whole vectors.
-    const double padded =
-        static_cast<double>(multiple_of(lanes_of(kernel.target), static_cast<int64_t>(rows)));
+    const int64_t lanes = lanes_of(kernel.target);
+    const double padded = static_cast<double>(multiple_of(lanes, static_cast<int64_t>(rows)));
+    if (rows <= static_cast<double>(lanes)) work *= kFusedEfficiency / kNarrowEfficiency;
     work *= std::max(padded / rows, 1.0);
     // On an edge of the mask a block computes about half of its lanes for nothing.
     const double all = operations(full), visible = operations(problem);

@@ -21,8 +21,8 @@ std::string dtypes_text(const tilewise_problem& p) {
 }
 
 std::string features_text(uint32_t features) {
-  constexpr const char* kNames[] = {"bias",     "mask",        "q_lengths", "kv_lengths",   "kv_starts",
-                                    "q_offset", "segment_ids", "kv_ranges", "alibi_slopes", "sinks",
+  constexpr const char* kNames[] = {"bias",     "mask",        "q_lengths", "kv_lengths",     "kv_starts",
+                                    "q_offset", "segment_ids", "kv_ranges", "alibi_slopes",   "sinks",
                                     "lse",      "dlse",        "delta",     "cache_batch_idx"};
   std::string text;
   for (unsigned i = 0; i < std::size(kNames); ++i) {

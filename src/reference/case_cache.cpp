@@ -25,8 +25,7 @@ CaseTensor make_page_table(const Case& c, uint64_t seed) {
   auto* entries = static_cast<int32_t*>(table.data());
   size_t next = 0;
   for (int64_t b = 0; b < p.batch; ++b) {
-    const int64_t length =
-        c.kv_lengths.empty() ? p.seqlen_kv : c.kv_lengths[static_cast<size_t>(b)];
+    const int64_t length = c.kv_lengths.empty() ? p.seqlen_kv : c.kv_lengths[static_cast<size_t>(b)];
     for (int64_t entry = 0; entry < p.max_pages; ++entry) {
       int32_t& page = entries[b * p.max_pages + entry];
       if (entry * p.page_size >= length)

@@ -1,0 +1,255 @@
+// append: new rows of k and v into a cache, k turned by its position on the way where asked.
+#include <algorithm>
+#include <unordered_map>
+
+#include "api/bind.h"
+#include "api/border.h"
+#include "api/context.h"
+#include "core/cache.h"
+#include "core/half.h"
+
+namespace tilewise {
+namespace {
+
+float load(const void* data, DType dtype, int64_t at) {
+  if (dtype == DType::f32) return static_cast<const float*>(data)[at];
+  const uint16_t bits = static_cast<const uint16_t*>(data)[at];
+  return dtype == DType::f16 ? float_of_f16(bits) : float_of_bf16(bits);
+}
+
+void store(void* data, DType dtype, int64_t at, float value) {
+  if (dtype == DType::f32)
+    static_cast<float*>(data)[at] = value;
+  else
+    static_cast<uint16_t*>(data)[at] = dtype == DType::f16 ? f16_of_float(value) : bf16_of_float(value);
+}
+
+struct Append {
+  int64_t batch = 0, rows = 0, heads = 0, dim = 0, dim_v = 0;
+  RowTensor k_new, v_new;
+  ForwardParams cache;  // k, v and where their rows lie
+  IndexTensor starts, lengths;
+  RowTensor cos, sin;  // [positions, rotary_dim / 2]: row_stride alone
+  int64_t positions = 0, rotary_dim = 0;
+  bool interleaved = false;
+
+  int64_t count(int64_t b) const { return lengths.data ? read_index(lengths, b) : rows; }
+  int64_t capacity() const { return cache.seqlen_kv; }
+};
+
+Status wrong(std::string sentence) { return {Code::invalid, std::move(sentence)}; }
+
+RowTensor rows_of(const tilewise_tensor& t) {
+  return {t.data, type_of(t), stride_of(t, 0), stride_of(t, 1), stride_of(t, 2)};
+}
+
+IndexTensor index_of(const tilewise_tensor& t, bool rows) {
+  return {t.data, type_of(t), stride_of(t, 0), rows ? stride_of(t, 1) : 0, 0};
+}
+
+bool bind_rotary(TensorChecks& checks, const tilewise_append& a, Append* out) {
+  if (!present(a.rotary_cos) && !present(a.rotary_sin)) {
+    if (a.rotary_interleaved)
+      return checks.fail(
+          "rotary_interleaved is 1 without rotary_cos and rotary_sin; accepted: 0, or both tensors");
+    return true;
+  }
+  const char* labels = "[positions, rotary_dim / 2]";
+  if (!checks.require("rotary_cos", a.rotary_cos) || !checks.require("rotary_sin", a.rotary_sin) ||
+      !checks.rank("rotary_cos", a.rotary_cos, 2, labels))
+    return false;
+  const Shape shape{2, {a.rotary_cos.shape[0], a.rotary_cos.shape[1], 0, 0}, labels};
+  for (const auto& [name, t] :
+       {std::pair("rotary_cos", &a.rotary_cos), std::pair("rotary_sin", &a.rotary_sin)}) {
+    if (!checks.dtype(name, *t, {DType::f32, DType::f16, DType::bf16}) ||
+        !checks.layout(name, *t, shape, {Access::input, true, 1}))
+      return false;
+  }
+  out->positions = a.rotary_cos.shape[0];
+  out->rotary_dim = 2 * a.rotary_cos.shape[1];
+  if (out->rotary_dim > out->dim)
+    return checks.fail(cat("rotary_cos has rotary_dim / 2 = ", a.rotary_cos.shape[1],
+                           "; accepted: up to head_dim / 2 = ", out->dim / 2));
+  if (a.rotary_interleaved != 0 && a.rotary_interleaved != 1)
+    return checks.fail(
+        cat("rotary_interleaved is ", a.rotary_interleaved, "; accepted: 0 (half-split) or 1"));
+  out->interleaved = a.rotary_interleaved != 0;
+  const auto table_of = [](const tilewise_tensor& t) {
+    return RowTensor{t.data, type_of(t), 0, stride_of(t, 0), 0};
+  };
+  out->cos = table_of(a.rotary_cos);
+  out->sin = table_of(a.rotary_sin);
+  return true;
+}
+
+Status bind(const tilewise_append& a, Append* out) {
+  if (a.struct_bytes != sizeof a)
+    return wrong(cat("append.struct_bytes is ", a.struct_bytes, "; accepted: ", sizeof a,
+                     " (start from tilewise_append_init of the same library version)"));
+  TensorChecks checks(TILEWISE_CPU);
+  const char* new_labels = "[batch, rows, heads_kv, head_dim]";
+  const bool paged = present(a.page_table), slots = present(a.cache_batch_idx);
+  const char* labels = paged ? "[num_pages, page_size, heads_kv, head_dim]"
+                             : "[batch or cache_slots, seqlen_kv, heads_kv, head_dim]";
+  if (!checks.require("k_new", a.k_new) || !checks.require("v_new", a.v_new) || !checks.require("k", a.k) ||
+      !checks.require("v", a.v) || !checks.require("starts", a.starts) ||
+      !checks.rank("k_new", a.k_new, 4, new_labels) || !checks.rank("v_new", a.v_new, 4, new_labels) ||
+      !checks.rank("k", a.k, 4, labels) || !checks.rank("v", a.v, 4, labels))
+    return checks.take_status();
+  if (paged && slots) return wrong("cache_batch_idx comes with page_table; accepted: one of them");
+  out->batch = a.k_new.shape[0];
+  out->rows = a.k_new.shape[1];
+  out->heads = a.k_new.shape[2];
+  out->dim = a.k_new.shape[3];
+  out->dim_v = a.v_new.shape[3];
+  const int64_t blocks = paged || slots ? a.k.shape[0] : out->batch, rows = a.k.shape[1];
+  const Rules read{Access::input, true, 1}, written{Access::output, true, 1};
+  const struct {
+    const char* name;
+    const tilewise_tensor& t;
+    Shape shape;
+    Rules rules;
+  } tensors[] = {{"k_new", a.k_new, {4, {out->batch, out->rows, out->heads, out->dim}, new_labels}, read},
+                 {"v_new", a.v_new, {4, {out->batch, out->rows, out->heads, out->dim_v}, new_labels}, read},
+                 {"k", a.k, {4, {blocks, rows, out->heads, out->dim}, labels}, written},
+                 {"v", a.v, {4, {blocks, rows, out->heads, out->dim_v}, labels}, written}};
+  for (const auto& t : tensors) {
+    if (!checks.dtype(t.name, t.t, {DType::f32, DType::f16, DType::bf16}) ||
+        !checks.layout(t.name, t.t, t.shape, t.rules))
+      return checks.take_status();
+  }
+  const Shape per_sequence{1, {out->batch, 0, 0, 0}, "[batch]"};
+  const struct {
+    const char* name;
+    const tilewise_tensor& t;
+  } indices[] = {{"starts", a.starts}, {"lengths", a.lengths}, {"cache_batch_idx", a.cache_batch_idx}};
+  for (const auto& i : indices) {
+    if (!present(i.t)) continue;
+    if (!checks.dtype(i.name, i.t, {DType::i32}) || !checks.layout(i.name, i.t, per_sequence, {}))
+      return checks.take_status();
+  }
+  ForwardParams& c = out->cache;
+  c.seqlen_kv = rows;
+  if (paged) {
+    if (!checks.rank("page_table", a.page_table, 2, "[batch, max_pages]") ||
+        !checks.dtype("page_table", a.page_table, {DType::i32}) ||
+        !checks.layout("page_table", a.page_table,
+                       {2, {out->batch, a.page_table.shape[1], 0, 0}, "[batch, max_pages]"}, {}))
+      return checks.take_status();
+    if (rows < 1) return wrong("k has pages of 0 rows; accepted: 1 or more, with page_table");
+    c.page_table = index_of(a.page_table, true);
+    c.page_size = rows;
+    c.num_pages = blocks;
+    if (__builtin_mul_overflow(a.page_table.shape[1], rows, &c.seqlen_kv))
+      return wrong("page_table and k give sequences of more than 2^63 rows; accepted: fewer");
+  }
+  if (slots) {
+    c.cache_batch_idx = index_of(a.cache_batch_idx, false);
+    c.cache_slots = blocks;
+  }
+  c.k = rows_of(a.k);
+  c.v = rows_of(a.v);
+  out->k_new = rows_of(a.k_new);
+  out->v_new = rows_of(a.v_new);
+  out->starts = index_of(a.starts, false);
+  if (present(a.lengths)) out->lengths = index_of(a.lengths, false);
+  if (!bind_rotary(checks, a, out) || !checks.overlaps()) return checks.take_status();
+  return {};
+}
+
+// Every target exists and belongs to one new row alone.
+Status check_targets(const Append& a) {
+  const auto range = [](const char* name, int64_t b, int64_t value, int64_t most, const char* what) {
+    return wrong(cat(name, "[", b, "] is ", value, "; accepted: 0 to ", most, ", ", what));
+  };
+  std::unordered_map<int64_t, int64_t> owner;  // of a row of the cache: the sequence that writes it
+  for (int64_t b = 0; b < a.batch; ++b) {
+    const int64_t count = a.count(b), start = read_index(a.starts, b);
+    if (count < 0 || count > a.rows) return range("lengths", b, count, a.rows, "the rows of k_new");
+    if (start < 0 || start > a.capacity() - count)
+      return range(
+          "starts", b, start, a.capacity() - count,
+          a.cache.page_size ? "so that the new rows end within its pages" : "so that they end within k");
+    if (a.rotary_dim > 0 && start + count > a.positions)
+      return wrong(cat("rotary_cos has ", a.positions, " positions; accepted: ", start + count,
+                       " or more, as sequence ", b, " reaches there"));
+    if (a.cache.cache_batch_idx.data) {
+      const int64_t slot = read_index(a.cache.cache_batch_idx, b);
+      if (slot < 0 || slot >= a.cache.cache_slots)
+        return range("cache_batch_idx", b, slot, a.cache.cache_slots - 1, "the slots of k");
+    }
+    for (int64_t j = start; j < start + count; ++j) {
+      if (a.cache.page_size) {
+        const int64_t entry = j / a.cache.page_size, page = read_index(a.cache.page_table, b, entry);
+        if (page < 0 || page >= a.cache.num_pages)
+          return wrong(cat("page_table of sequence ", b, " entry ", entry, " is ", page, "; accepted: 0 to ",
+                           a.cache.num_pages - 1, ", the pages of k"));
+      }
+      const KeyRun run = key_run(a.cache, Sequence(), b, j, 1);
+      const int64_t width = a.cache.page_size ? a.cache.page_size : a.cache.seqlen_kv;
+      const auto [at, first] = owner.emplace(run.block * width + run.row, b);
+      if (first) continue;
+      return wrong(cat("sequences ", at->second, " and ", b, " both write row ", run.row, " of ",
+                       a.cache.page_size ? "page " : "slot ", run.block,
+                       "; accepted: new rows of which each has its own place"));
+    }
+  }
+  return {};
+}
+
+// Element pairs (i, i + rotary_dim / 2), or interleaved (2 i, 2 i + 1), turned by the angle of their
+// position.
+void append_key(const Append& a, const void* from, int64_t at, int64_t to, int64_t position) {
+  const DType in = a.k_new.dtype, out = a.cache.k.dtype;
+  const int64_t half = a.rotary_dim / 2;
+  for (int64_t i = 0; i < half; ++i) {
+    const int64_t x = a.interleaved ? 2 * i : i, y = a.interleaved ? 2 * i + 1 : i + half;
+    const float c = load(a.cos.data, a.cos.dtype, position * a.cos.row_stride + i),
+                s = load(a.sin.data, a.sin.dtype, position * a.sin.row_stride + i);
+    const float kx = load(from, in, at + x), ky = load(from, in, at + y);
+    store(a.cache.k.data, out, to + x, kx * c - ky * s);
+    store(a.cache.k.data, out, to + y, kx * s + ky * c);
+  }
+  for (int64_t d = a.rotary_dim; d < a.dim; ++d) store(a.cache.k.data, out, to + d, load(from, in, at + d));
+}
+
+void append_all(const Append& a, Executor& executor) {
+  executor.run(a.batch * a.rows, executor.workers(), [&](int64_t index, int) {
+    const int64_t b = index / a.rows, i = index % a.rows;
+    if (i >= a.count(b)) return;
+    const int64_t position = read_index(a.starts, b) + i;
+    const KeyRun run = key_run(a.cache, Sequence(), b, position, 1);
+    for (int64_t h = 0; h < a.heads; ++h) {
+      append_key(a, a.k_new.data, a.k_new.at(b, i, h), a.cache.k.at(run.block, run.row, h), position);
+      const int64_t at = a.v_new.at(b, i, h), to = a.cache.v.at(run.block, run.row, h);
+      for (int64_t d = 0; d < a.dim_v; ++d)
+        store(a.cache.v.data, a.cache.v.dtype, to + d, load(a.v_new.data, a.v_new.dtype, at + d));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tilewise
+
+void tilewise_append_init(tilewise_append* append) {
+  if (!append) return;
+  *append = tilewise_append{};
+  append->struct_bytes = sizeof *append;
+}
+
+tilewise_code tilewise_cache_append(tilewise_context* context, const tilewise_append* append, void* stream,
+                                    tilewise_error* error) {
+  using namespace tilewise;
+  return guarded(error, [&]() -> Status {
+    if (!context) return null_argument("context");
+    if (!append) return null_argument("append");
+    if (append->k.device_kind != TILEWISE_CPU)
+      return {Code::unsupported, "k is on a CUDA device; accepted in this version: host tensors"};
+    if (stream) return {Code::invalid, "stream is given for host tensors; accepted: NULL"};
+    Append call;
+    if (Status s = bind(*append, &call); !s.ok()) return s;
+    if (Status s = check_targets(call); !s.ok()) return s;
+    append_all(call, *context->executor);
+    return {};
+  });
+}
