@@ -150,6 +150,7 @@ TEST(Append, OneByOneIsAllAtOnce) {
   whole.rotate(false);
   single.rotate(false);
   whole.lengths = {3, 3, 3};
+  whole.starts[2] = single.starts[2] = 12;  // where the third sequence has pages
   ASSERT_TRUE(cache_append(*context, whole.a).ok());
   for (int64_t i = 0; i < kRows; ++i) {
     Append one = single.a;

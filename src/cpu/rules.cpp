@@ -234,7 +234,8 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
     // Rows are padded to whole vectors.
     const int64_t lanes = lanes_of(kernel.target);
     const double padded = static_cast<double>(multiple_of(lanes, static_cast<int64_t>(rows)));
-    if (rows <= static_cast<double>(lanes)) work *= kFusedEfficiency / kNarrowEfficiency;
+    if (kernel.op == Op::forward && rows <= static_cast<double>(lanes))
+      work *= kFusedEfficiency / kNarrowEfficiency;
     work *= std::max(padded / rows, 1.0);
     // On an edge of the mask a block computes about half of its lanes for nothing.
     const double all = operations(full), visible = operations(problem);
