@@ -36,26 +36,28 @@ TEST(Cache, PagesAndSlotsChangeNoBit) {
       "name=gqa batch=2 heads_q=8 heads_kv=2 seqlen_q=1 seqlen_kv=200 head_dim=64 kv_lengths=200,131",
       "name=few batch=2 heads_q=4 heads_kv=4 seqlen_q=3 seqlen_kv=90 head_dim=80 causal=bottom-right",
       "name=prefill batch=2 heads_q=4 heads_kv=2 seqlen_q=70 seqlen_kv=130 head_dim=32 causal=bottom-right",
-      "name=long heads_q=8 heads_kv=1 seqlen_q=2 seqlen_kv=2500 head_dim=32 softcap=8 sinks=random"};
+      "name=long batch=2 heads_q=4 heads_kv=1 seqlen_q=2 seqlen_kv=1500 head_dim=32 softcap=8 sinks=random"};
   for (const std::string line : lines) {
-    std::map<DType, Expectation> answers;
-    for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
-      answers.emplace(dtype, expect_forward(data_of(line, dtype).params(Direction::forward)));
-    for (const Kernel* kernel : kernels_of(Direction::forward)) {
-      if (kernel->target == Target::reference) continue;
-      SCOPED_TRACE(cat(kernel->name, " on ", line));
-      CaseData plain = data_of(line, kernel->dtype);
-      const Expectation& answer = answers.at(kernel->dtype);
-      const auto bits = run_bits(*kernel, plain, 1, answer);
-      for (const char* pages : {" page_size=1", " page_size=3 pages=reversed", " page_size=16",
-                                " page_size=64", " page_size=1000"}) {
-        CaseData paged = data_of(line + pages, kernel->dtype);
-        const auto other = run_bits(*kernel, paged, 2, answer);
-        EXPECT_TRUE(other.empty() || other == bits) << pages;
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      CaseData plain = data_of(line, dtype);
+      const Expectation answer = expect_forward(plain.params(Direction::forward));
+      std::map<std::string, std::vector<std::byte>> bits;  // by kernel
+      for (const Kernel* kernel : kernels_of(Direction::forward)) {
+        if (kernel->dtype == dtype) bits[kernel->name] = run_bits(*kernel, plain, 1, answer);
       }
-      const bool two = line.find("batch=2") != std::string::npos;
-      CaseData slots = data_of(line + (two ? " cache_batch_idx=3,1" : " cache_batch_idx=2"), kernel->dtype);
-      EXPECT_EQ(run_bits(*kernel, slots, 3, answer), bits) << "slots";
+      for (const char* place : {" page_size=1", " page_size=3 pages=reversed", " page_size=16",
+                                " page_size=64", " page_size=1000", " cache_batch_idx=3,1"}) {
+        CaseData cache = data_of(line + place, dtype);
+        int ran = 0;
+        for (const Kernel* kernel : kernels_of(Direction::forward)) {
+          if (kernel->dtype != dtype) continue;
+          const auto other = run_bits(*kernel, cache, 2, answer);
+          if (!other.empty()) ++ran;
+          EXPECT_TRUE(other.empty() || other == bits[kernel->name])
+              << kernel->name << " on " << line << place;
+        }
+        EXPECT_GE(ran, 2) << line << place;
+      }
     }
   }
 }
