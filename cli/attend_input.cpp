@@ -379,10 +379,12 @@ void AttendInput::describe() {
                numbers(k, 0) + ", heads_kv " + numbers(k, 1) + ", head_dim_v " + numbers(v, 2);
   } else {
     reading += std::string(bhsd ? "bhsd" : "bshd") + ": batch " + numbers(q, 0) + ", seqlen_q " +
-               numbers(q, 1) + ", heads_q " + numbers(q, 2) + ", head_dim " + numbers(q, 3) + "; seqlen_kv " +
-               numbers(k, 1) + ", heads_kv " + numbers(k, 2) + ", head_dim_v " + numbers(v, 3);
+               numbers(q, 1) + ", heads_q " + numbers(q, 2) + ", head_dim " + numbers(q, 3) + "; " +
+               (tensors.page_table.dtype ? numbers(k, 0) + " pages of " + numbers(k, 1) + " keys"
+                                         : "seqlen_kv " + numbers(k, 1)) +
+               ", heads_kv " + numbers(k, 2) + ", head_dim_v " + numbers(v, 3);
     // Fewer keys than key heads is rare; the exchanged pair is usual.
-    if (k.shape[1] < k.shape[2] && (k.shape[1] > 1 || q.shape[1] > 1) && k.shape[2] > 8)
+    if (!cache && k.shape[1] < k.shape[2] && (k.shape[1] > 1 || q.shape[1] > 1) && k.shape[2] > 8)
       warnings.push_back("k " + shape_text(file.find("k")->shape) + " has " + numbers(k, 1) + " keys and " +
                          numbers(k, 2) + " heads when read as " + (bhsd ? "bhsd" : "bshd") +
                          "; if it is the other way " + "round, " +

@@ -172,6 +172,34 @@ class Attend(Command):
         for x, y in zip(a["o"].values(), b["o"].values()):
             self.assertAlmostEqual(x, y, delta=1e-5)
 
+    def test_pages_and_slots_hold_the_same_keys(self):
+        tensors = {**qkv(batch=2, seqlen_q=1, seqlen_kv=6, dim=4), "kv_lengths": integers([6, 3])}
+        plain = self.results(tensors, "--verify")
+        row = 2 * 4 * 4  # bytes of a key's heads
+        pages = [7, 1, 4, 2]  # of 3 keys each: sequence 0 has 7 and 1, sequence 1 has 4 and none that is read
+        for name in ("k", "v"):
+            data = tensors[name].data
+            paged = bytearray(struct.pack("<f", math.nan) * (8 * 3 * 8))
+            for n, page in enumerate(pages):
+                paged[page * 3 * row:(page + 1) * 3 * row] = data[n * 3 * row:(n + 1) * 3 * row]
+            slots = bytearray(struct.pack("<f", math.nan) * (4 * 6 * 8))
+            for b, slot in enumerate([3, 1]):
+                slots[slot * 6 * row:(slot + 1) * 6 * row] = data[b * 6 * row:(b + 1) * 6 * row]
+            tensors[name + "_paged"] = st.Tensor("F32", [8, 3, 2, 4], bytes(paged))
+            tensors[name + "_slots"] = st.Tensor("F32", [4, 6, 2, 4], bytes(slots))
+        table = integers([7, 1, 4, -1], shape=[2, 2])
+        cache = {"q": tensors["q"], "kv_lengths": tensors["kv_lengths"]}
+        paged = {**cache, "k": tensors["k_paged"], "v": tensors["v_paged"], "page_table": table}
+        slots = {**cache, "k": tensors["k_slots"], "v": tensors["v_slots"], "cache_batch_idx": integers([3, 1])}
+        for other in (paged, slots):
+            got = self.results(other, "--verify")
+            for output in ("o", "lse"):
+                apart = max(abs(a - b) for a, b in zip(got[output].values(), plain[output].values(), strict=True))
+                self.assertLess(apart, 1e-5)
+        self.target.unlink()
+        self.refused(self.attend({**paged, "page_table": integers([7, 8, 4, -1], shape=[2, 2])}), BAD_INPUT,
+                     "page_table of sequence 0 entry 1 is 8")
+
     def test_positions(self):
         tensors = qkv(seqlen_q=2, seqlen_kv=5)
         default = self.results(tensors, "--causal")["lse"].data
