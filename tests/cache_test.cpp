@@ -208,6 +208,21 @@ TEST(Cache, RefusesWhatIsNotThere) {
   }
   {
     Engine e;
+    std::vector<int32_t> queries{1, 0};
+    e.t.q_lengths = Tensor(queries.data(), {2});
+    e.table[3] = e.table[4] = -1;
+    const Status status = e.run(*context);
+    EXPECT_TRUE(status.ok()) << "of a sequence without queries no page is read; " << status.message();
+  }
+  {
+    Engine e;
+    std::vector<int32_t> cu{0, 4, 8};
+    e.t.cu_seqlens_kv = Tensor(cu.data(), {3});
+    expect_refusal(e.run(*context),
+                   "page_table comes with cu_seqlens_kv; accepted: packed keys or a cache of them, not both");
+  }
+  {
+    Engine e;
     e.lengths[0] = 13;
     expect_refusal(e.run(*context), "kv_lengths[0] is 13; accepted: 0 to 12, the rows of its pages");
     e.lengths[0] = -1;

@@ -66,10 +66,10 @@ bool bind_rotary(TensorChecks& checks, const tilewise_append& a, Append* out) {
       return false;
   }
   out->positions = a.rotary_cos.shape[0];
-  out->rotary_dim = 2 * a.rotary_cos.shape[1];
-  if (out->rotary_dim > out->dim)
+  if (a.rotary_cos.shape[1] > out->dim / 2)
     return checks.fail(cat("rotary_cos has rotary_dim / 2 = ", a.rotary_cos.shape[1],
                            "; accepted: up to head_dim / 2 = ", out->dim / 2));
+  out->rotary_dim = 2 * a.rotary_cos.shape[1];
   if (a.rotary_interleaved != 0 && a.rotary_interleaved != 1)
     return checks.fail(
         cat("rotary_interleaved is ", a.rotary_interleaved, "; accepted: 0 (half-split) or 1"));

@@ -209,6 +209,14 @@ TEST(Append, RefusesAndLeavesTheCacheAlone) {
          c.a.rotary_cos = c.a.rotary_sin = Tensor(c.cos.f32.data(), {8, 6});
        },
        "rotary_dim / 2 = 6; accepted: up to head_dim / 2 = 5"},
+      {Place::own,
+       [](Call& c) {
+         c.a.rotary_cos = c.a.rotary_sin = Tensor(c.cos.f32.data(), {8, 4});
+         c.a.rotary_cos.shape[1] = c.a.rotary_sin.shape[1] = -1;
+       },
+       "rotary_cos has shape [8, -1]; accepted: sizes of 0 and more"},
+      {Place::own, [](Call& c) { c.a.k_new.shape[0] = c.a.k_new.shape[1] = -1; },
+       "k_new has shape [-1, -1, 2, 10]; accepted: sizes of 0 and more"},
       {Place::own, [](Call& c) { c.a.struct_bytes = 0; }, "append.struct_bytes is 0"},
   };
   for (const auto& b : bad) {

@@ -53,6 +53,9 @@ bool TensorChecks::dtype(const char* name, const tilewise_tensor& t, std::initia
 
 bool TensorChecks::layout(const char* name, const tilewise_tensor& t, const Shape& shape, Rules rules) {
   if (!rank(name, t, shape.rank, shape.labels)) return false;
+  if (std::any_of(t.shape, t.shape + t.rank, [](int64_t n) { return n < 0; }))
+    return fail(cat(name, " has shape ", shape_text(t.shape, t.rank), "; accepted: sizes of 0 and more, ",
+                    shape.labels));
   if (!std::equal(shape.size, shape.size + shape.rank, t.shape)) {
     return fail(cat(name, " has shape ", shape_text(t.shape, t.rank),
                     "; accepted: ", shape_text(shape.size, shape.rank), " = ", shape.labels));

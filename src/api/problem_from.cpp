@@ -98,6 +98,9 @@ bool fill_cache(TensorChecks& checks, const tilewise_tensors& t, tilewise_proble
   p->page_size = p->max_pages = p->num_pages = p->cache_slots = 0;
   const bool paged = present(t.page_table);
   if (!paged && !present(t.cache_batch_idx)) return true;
+  if (present(t.cu_seqlens_kv))
+    return checks.fail(cat(paged ? "page_table" : "cache_batch_idx",
+                           " comes with cu_seqlens_kv; accepted: packed keys or a cache of them, not both"));
   if (!checks.rank("k", t.k, 4,
                    paged ? "[num_pages, page_size, heads_kv, head_dim]"
                          : "[cache_slots, seqlen_kv, heads_kv, head_dim]"))

@@ -78,6 +78,7 @@ Status check_cache(const ForwardParams& p) {
       return w;
     // Pages that no window reaches may have been given away.
     const Sequence s = sequence_of(p, b);
+    if (s.len_q == 0) continue;  // no key is read
     int64_t lo = s.kv_first, hi = s.kv_last;
     if (p.window_left >= 0) lo = std::max(lo, s.q_offset - p.window_left);
     if (p.window_right >= 0) hi = std::min(hi, s.q_offset + s.len_q + p.window_right);

@@ -16,8 +16,8 @@ class BackwardRun {
   BackwardRun(const BackwardParams& p, const Schedule& schedule, const Launch& launch)
       : p_(p),
         launch_(launch),
-        sizes_(p.batch, p.heads_q, p.heads_kv, p.seqlen_q, p.seqlen_kv, p.total_q, p.head_dim, p.head_dim_v,
-               p.dsinks != nullptr, schedule),
+        sizes_(p.batch, p.heads_q, p.heads_kv, p.seqlen_q, p.seqlen_kv, p.cu_seqlens_q.data ? p.total_q : -1,
+               p.head_dim, p.head_dim_v, p.dsinks != nullptr, schedule),
         general_(needs_general_scores(p)),
         arena_(launch.scratch, launch.scratch_bytes),
         shared_(arena_, sizes_),

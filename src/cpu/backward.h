@@ -27,6 +27,7 @@ struct BackwardSizes {
     return (3 * d_qk + 2 * d_v) * tile_m;
   }
 
+  // total_q: of packed sequences, else -1.
   BackwardSizes(int64_t batch, int64_t heads_q, int64_t heads_kv, int64_t seqlen_q, int64_t seqlen_kv,
                 int64_t total_q, int64_t head_dim, int64_t head_dim_v, bool wants_sinks,
                 const Schedule& schedule)
@@ -35,7 +36,7 @@ struct BackwardSizes {
         heads_kv(heads_kv),
         seqlen_q(seqlen_q),
         seqlen_kv(seqlen_kv),
-        rows_q(total_q > 0 ? total_q : batch * seqlen_q),
+        rows_q(total_q >= 0 ? total_q : batch * seqlen_q),
         head_dim(head_dim),
         head_dim_v(head_dim_v),
         tile_m(schedule.tile_m),

@@ -34,7 +34,7 @@ const IsaName& isa_of(Target target) {
 }
 
 BackwardSizes backward_sizes(const Problem& p, const Schedule& s) {
-  return BackwardSizes(p.batch, p.heads_q, p.heads_kv, p.seqlen_q, p.seqlen_kv, p.packed_q ? p.total_q : 0,
+  return BackwardSizes(p.batch, p.heads_q, p.heads_kv, p.seqlen_q, p.seqlen_kv, p.packed_q ? p.total_q : -1,
                        p.head_dim, p.head_dim_v, (p.wants & TILEWISE_WANT_DSINKS) != 0, s);
 }
 

@@ -36,11 +36,15 @@ struct SmallSizes {
         keys(std::max<int64_t>(seqlen_kv, 1)),
         pitch_qk(multiple_of(16, head_dim)),
         pitch_v(multiple_of(16, head_dim_v)) {
-    heads = dots() ? std::clamp<int64_t>(kSharedLanes / rows, 1, std::max<int64_t>(heads_kv, 1)) : 1;
+    share(heads_kv, dots() ? std::clamp<int64_t>(kSharedLanes / rows, 1, std::max<int64_t>(heads_kv, 1)) : 1);
+  }
+  bool dots() const { return rows <= kDotRows; }
+  // No step mixes the heads of a task, so their number changes no bit.
+  void share(int64_t heads_kv, int64_t heads_of_task) {
+    heads = heads_of_task;
     tasks = (heads_kv + heads - 1) / heads;
     lanes = multiple_of(16, heads * rows);
   }
-  bool dots() const { return rows <= kDotRows; }
 };
 
 // One worker's.
@@ -70,6 +74,13 @@ inline int64_t small_worker_bytes(const SmallSizes& sizes, bool backward) {
   Arena counting;
   SmallScratch scratch(counting, sizes, backward);
   return multiple_of(256, counting.used());
+}
+
+// A call with fewer rows than its plan would put more heads into a task: as many as the plan's scratch holds.
+inline SmallSizes fitted(SmallSizes sizes, int64_t heads_kv, bool backward, int64_t scratch_bytes) {
+  while (sizes.heads > 1 && small_worker_bytes(sizes, backward) * sizes.workers > scratch_bytes)
+    sizes.share(heads_kv, sizes.heads - 1);
+  return sizes;
 }
 
 }  // namespace tilewise::cpu

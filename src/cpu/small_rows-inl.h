@@ -162,7 +162,9 @@ class SmallRun {
   SmallRun(const ForwardParams& p, const Schedule& schedule, const Launch& launch, bool backward)
       : p_(p),
         launch_(launch),
-        sizes_(p.heads_q, p.heads_kv, p.seqlen_q, p.seqlen_kv, p.head_dim, p.head_dim_v, schedule),
+        sizes_(fitted(
+            SmallSizes(p.heads_q, p.heads_kv, p.seqlen_q, p.seqlen_kv, p.head_dim, p.head_dim_v, schedule),
+            p.heads_kv, backward, launch.scratch_bytes)),
         worker_bytes_(small_worker_bytes(sizes_, backward)),
         backward_(backward),
         dim_(static_cast<int>(multiple_of(kLanes, p.head_dim))),
@@ -218,10 +220,12 @@ class SmallRun {
     return tensor.at(t.b, t.sequence.q_begin + t.query[lane], t.head[lane]);
   }
 
-  // Rows as fp32 on whole vectors are read where they are: products take them as they stand.
-  static bool in_place(const RowTensor& tensor, int64_t at, int64_t dim) {
+  // Rows as fp32 on whole vectors are read where they are: products take them as they stand. All heads of a
+  // task alike: they share a stride.
+  bool in_place(const RowTensor& tensor, int64_t at, int64_t dim) const {
     return tensor.dtype == DType::f32 && dim % kLanes == 0 &&
-           aligned_rows(static_cast<const float*>(tensor.data) + at, tensor.row_stride);
+           aligned_rows(static_cast<const float*>(tensor.data) + at, tensor.row_stride) &&
+           (sizes_.heads == 1 || tensor.head_stride % kLanes == 0);
   }
 
   // The tile's keys of the task's key head h.

@@ -44,6 +44,10 @@ Placement place_rows(const Case& c, const std::string& tensor, std::vector<int64
     row_stride = heads * head_stride + 5;
     if (first == 1) place.stride[0] = rows * row_stride + 7;
     place.lead = 2;
+  } else if (layout == "apart") {  // rows on whole vectors, most heads not
+    head_stride = dim + 4;
+    row_stride = (heads * head_stride + 15) / 16 * 16;
+    if (first == 1) place.stride[0] = rows * row_stride;
   } else if (layout == "qkv") {
     row_stride = 3 * heads * dim;
     if (first == 1) place.stride[0] = rows * row_stride;

@@ -166,7 +166,7 @@ std::string random_case(uint64_t seed, int scale) {
   for (const char* tensor : {"q", "k", "v", "o", "dout", "dq", "dk", "dv"}) {
     if (random.chance(0.25)) {
       line.add("layout." + std::string(tensor),
-               pick(random, {"bhsd", "sliced", "qkv", "seqfirst", "offset1"}));
+               pick(random, {"bhsd", "sliced", "apart", "qkv", "seqfirst", "offset1"}));
     }
   }
   return line.text();
