@@ -227,7 +227,7 @@ class Refusals(unittest.TestCase):
 
     def test_no_gradient_over_a_cache(self):
         o, lse = tilewise.attention(self.q, self.paged.k, self.paged.v, page_table=self.paged.table, return_lse=True)
-        with self.assertRaisesRegex((ValueError, NotImplementedError), "page_size|page_table|backward"):
+        with self.assertRaisesRegex(ValueError, "forward only, as caches take no gradient"):
             tilewise.attention_backward(np.ones_like(o), self.q, self.paged.k, self.paged.v, o, lse, page_table=self.paged.table)
 
     def appending(self, kind, words, starts=integers(0, 0, 0), **options):

@@ -226,7 +226,7 @@ class Paged(unittest.TestCase):
         q.requires_grad_()
         table[1, 0] = 0
         o = tilewise.attention(q, k, v, page_table=table.int())
-        with self.assertRaisesRegex((ValueError, NotImplementedError), "page_size|page_table|backward"):
+        with self.assertRaisesRegex(ValueError, "forward only, as caches take no gradient"):
             o.sum().backward()
 
 
