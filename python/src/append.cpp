@@ -52,7 +52,9 @@ void bind_append(nb::module_& m) {
   m.def(
       "cache_append",
       [](const nb::dict& arrays, bool rotary_interleaved, bool bhsd, bool cuda, uintptr_t stream,
-         int32_t threads) { cache_append(arrays, rotary_interleaved, {bhsd, cuda, stream, threads}); },
+         int32_t threads) {
+        cache_append(arrays, rotary_interleaved, {bhsd, cuda, stream, threads});
+      },
       "New rows of k and v into a cache, in place; the arrays are named by tilewise_append.");
 }
 

@@ -212,7 +212,8 @@ class Refusals(unittest.TestCase):
     def test_reading(self):
         table = self.paged.table.copy()
         table[1, 2] = len(self.paged.k)
-        self.reading(ValueError, r"page_table of sequence 1 entry 2 is 17; accepted: 0 to 16.*int32 \[3, 4\]", page_table=table)
+        self.reading(ValueError, r"page_table of sequence 1 entry 2 is 17; accepted: 0 to 16.*int32 \[3, 4\]",
+                     page_table=table)
         self.reading(ValueError, "entry 2 is 17", page_table=table, kv_lengths=integers(1, 7, 1))
         table[1, 2] = -1
         self.reading(ValueError, "entry 2 is -1", page_table=table)
@@ -221,14 +222,16 @@ class Refusals(unittest.TestCase):
         self.reading(ValueError, r"page_table has shape \[12\]", page_table=table.reshape(-1))
         self.reading(ValueError, "page_table.*batch|batch.*page_table", page_table=table[:2])
         self.reading(ValueError, "cache_batch_idx", cache_batch_idx=integers(0, 1, 2))
-        self.reading(ValueError, "cu_seqlens_kv comes with page_table; accepted: kv_lengths", cu_seqlens_kv=integers(0, 1, 2, 3))
+        self.reading(ValueError, "cu_seqlens_kv comes with page_table; accepted: kv_lengths",
+                     cu_seqlens_kv=integers(0, 1, 2, 3))
         self.reading(ValueError, r"cache_batch_idx\[2\] is 17; accepted: 0 to 16", page_table=None,
                      cache_batch_idx=integers(0, 1, 17))
 
     def test_no_gradient_over_a_cache(self):
         o, lse = tilewise.attention(self.q, self.paged.k, self.paged.v, page_table=self.paged.table, return_lse=True)
         with self.assertRaisesRegex(ValueError, "forward only, as caches take no gradient"):
-            tilewise.attention_backward(np.ones_like(o), self.q, self.paged.k, self.paged.v, o, lse, page_table=self.paged.table)
+            tilewise.attention_backward(np.ones_like(o), self.q, self.paged.k, self.paged.v, o, lse,
+                                        page_table=self.paged.table)
 
     def appending(self, kind, words, starts=integers(0, 0, 0), **options):
         arrays = {"k": self.paged.k, "v": self.paged.v, "k_new": self.new[0], "v_new": self.new[1],

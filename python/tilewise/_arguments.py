@@ -111,7 +111,8 @@ def complete(q, k, v, layout="bshd", causal=False, window_size=None, softmax_sca
              q_lengths=None, kv_lengths=None, kv_starts=None, q_offset=None, page_table=None, cache_batch_idx=None,
              cu_seqlens_q=None, cu_seqlens_kv=None, seqlen_q=0, seqlen_kv=0, segment_ids_q=None, segment_ids_kv=None,
              kv_ranges=None, alibi_slopes=None, sinks=None, dropout_p=0.0, dropout_seed=None, dropout_offset=0,
-             dropout_state=None, batch_invariant=False, deterministic=False, direction=_core.FORWARD, accumulate=False) -> Arguments:
+             dropout_state=None, batch_invariant=False, deterministic=False, direction=_core.FORWARD,
+             accumulate=False) -> Arguments:
     """In the order of attention()'s arguments, which passes them by place: names cost a microsecond."""
     framework = framework_of("q", q)
     is_array = getattr(q_offset, "shape", ()) != ()
@@ -153,6 +154,7 @@ def row_shape(name: str, array: Any, packed: bool, labels: str) -> tuple:
 
 
 def packed_keys(arrays: dict) -> bool:
+    """Whether k and v are [total_kv, ...]; a cache is never."""
     if "cu_seqlens_kv" not in arrays:
         return False
     for cache in ("page_table", "cache_batch_idx"):
@@ -167,7 +169,8 @@ def value_labels(arguments: Arguments) -> str:
         blocks, rows = "num_pages", "page_size"
     elif "cache_batch_idx" in arguments.arrays:
         blocks = "cache_slots"
-    return f"[{blocks}, heads_kv, {rows}, head_dim_v]" if arguments.setting.bhsd else f"[{blocks}, {rows}, heads_kv, head_dim_v]"
+    inner = f"heads_kv, {rows}" if arguments.setting.bhsd else f"{rows}, heads_kv"
+    return f"[{blocks}, {inner}, head_dim_v]"
 
 
 def output_shapes(arguments: Arguments) -> tuple:

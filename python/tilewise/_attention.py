@@ -30,8 +30,9 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", causal: bool | st
     mask           bool, likewise; True = may attend
     q_lengths, kv_lengths, kv_starts  int32 [B]: rows before q_lengths are queries, [kv_starts, kv_lengths) keys
     q_offset       position of query 0: an integer, or int32 [B]
-    page_table     int32 [B, max_pages]: k and v are pages, [num_pages, page_size, Hkv, ...] of any page_size; key j of a sequence
-                   is row j % page_size of page page_table[b, j // page_size]. Entries that no key is read from hold anything
+    page_table     int32 [B, max_pages]: k and v are pages of any size, [num_pages, page_size, Hkv, ...]; key j of sequence b is
+                   row j % page_size of page page_table[b, j // page_size]. Pages that nothing is read from need not exist.
+                   New keys: cache_append()
     cache_batch_idx  int32 [B]: k and v are slots, [cache_slots, Skv, Hkv, ...]; the slot of each sequence
     cu_seqlens_q, cu_seqlens_kv       int32 or int64 [B + 1]: packed sequences; q is [total_q, Hq, D], k and v
                    [total_kv, Hkv, ...]; seqlen_q and seqlen_kv the longest of them (0: read here; needed on CUDA).
@@ -68,10 +69,9 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", causal: bool | st
                                causal=causal, window_size=window_size, softmax_scale=softmax_scale, softcap=softcap, bias=bias,
                                mask=mask, q_lengths=q_lengths, kv_lengths=kv_lengths, kv_starts=kv_starts,
                                q_offset=q_offset, page_table=page_table, cache_batch_idx=cache_batch_idx,
-                               cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv,
-                               seqlen_q=seqlen_q, seqlen_kv=seqlen_kv, segment_ids_q=segment_ids_q,
-                               segment_ids_kv=segment_ids_kv, kv_ranges=kv_ranges, alibi_slopes=alibi_slopes, sinks=sinks,
-                               dropout_p=dropout_p, batch_invariant=batch_invariant)
+                               cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv, seqlen_q=seqlen_q,
+                               seqlen_kv=seqlen_kv, segment_ids_q=segment_ids_q, segment_ids_kv=segment_ids_kv,
+                               kv_ranges=kv_ranges, alibi_slopes=alibi_slopes, sinks=sinks, dropout_p=dropout_p, batch_invariant=batch_invariant)
     if out is None:
         arrays["o"] = framework.empty(q, o_shape)
     else:

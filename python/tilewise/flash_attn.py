@@ -48,7 +48,8 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
                            deterministic=False, return_attn_probs=False, block_table=None):
     """q [total_q, Hq, D], k and v [total_k, Hkv, D]; cu_seqlens int32 [B + 1]; lse [Hq, total_q].
 
-    With block_table [B, pages] k and v are pages [num_pages, page_size, Hkv, D], and cu_seqlens_k gives the lengths. No gradient.
+    With block_table [B, pages] k and v are pages [num_pages, page_size, Hkv, D], and cu_seqlens_k gives the lengths; no
+    gradient.
     """
     if block_table is None:
         keys = {"cu_seqlens_kv": cu_seqlens_k, "seqlen_kv": int(max_seqlen_k)}

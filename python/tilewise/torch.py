@@ -63,8 +63,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, layout: str = "bshd", causal: 
     o, lse = apply(rows(q), rows(k), rows(v), bias, None if sinks is None else sinks.float(), mask, int32(q_lengths),
                    int32(kv_lengths), int32(kv_starts), int32(offsets), int32(page_table), int32(cache_batch_idx),
                    cu_seqlens_q, cu_seqlens_kv, int32(segment_ids_q), int32(segment_ids_kv), int32(kv_ranges), alibi_slopes,
-                   dropout_state, layout == "bhsd", offset, bool(causal), where, left, right, softmax_scale, float(softcap), float(dropout_p),
-                   seqlen_q, seqlen_kv, torch.are_deterministic_algorithms_enabled(), batch_invariant)
+                   dropout_state, layout == "bhsd", offset, bool(causal), where, left, right, softmax_scale, float(softcap),
+                   float(dropout_p), seqlen_q, seqlen_kv, torch.are_deterministic_algorithms_enabled(), batch_invariant)
     return (o, lse) if return_lse else o
 
 
