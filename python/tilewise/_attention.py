@@ -71,7 +71,8 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", causal: bool | st
                                q_offset=q_offset, page_table=page_table, cache_batch_idx=cache_batch_idx,
                                cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv, seqlen_q=seqlen_q,
                                seqlen_kv=seqlen_kv, segment_ids_q=segment_ids_q, segment_ids_kv=segment_ids_kv,
-                               kv_ranges=kv_ranges, alibi_slopes=alibi_slopes, sinks=sinks, dropout_p=dropout_p, batch_invariant=batch_invariant)
+                               kv_ranges=kv_ranges, alibi_slopes=alibi_slopes, sinks=sinks,
+                               dropout_p=dropout_p, batch_invariant=batch_invariant)
     if out is None:
         arrays["o"] = framework.empty(q, o_shape)
     else:
