@@ -28,7 +28,7 @@ class Call {
   tilewise_tensors& tensors() { return tensors_; }
 
  private:
-  static constexpr int kMaxArrays = 27;
+  static constexpr int kMaxArrays = 29;
   std::optional<Array> arrays_[kMaxArrays];
   tilewise_tensors tensors_{};
 };

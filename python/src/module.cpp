@@ -8,5 +8,6 @@ NB_MODULE(_core, m) {
   m.doc() = "The library itself. Use the package tilewise, which checks and completes arguments.";
   tilewise_python::bind_problem(m);
   tilewise_python::bind_run(m);
+  tilewise_python::bind_append(m);
   tilewise_python::bind_plan(m);
 }

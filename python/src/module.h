@@ -8,6 +8,7 @@ namespace tilewise_python {
 
 void bind_problem(nanobind::module_& m);
 void bind_run(nanobind::module_& m);
+void bind_append(nanobind::module_& m);
 void bind_plan(nanobind::module_& m);
 
 }  // namespace tilewise_python

@@ -75,7 +75,6 @@ class Dense(unittest.TestCase):
 
     def test_what_is_not_served_has_its_reason(self):
         for function, name, value in ((fa3.flash_attn_func, "qv", self.q), (fa3.flash_attn_func, "attention_chunk", 4),
-                                      (fa2.flash_attn_with_kvcache, "block_table", torch.zeros(2, 1)),
                                       (fa3.flash_attn_with_kvcache, "rotary_seqlens", torch.zeros(2))):
             with self.assertRaisesRegex(NotImplementedError, f"tilewise does not serve {name}: ."):
                 function(self.q, self.k, self.v, **{name: value})
@@ -155,10 +154,80 @@ class Cache(unittest.TestCase):
         left = torch.tensor([3, 3], dtype=torch.int32)
         close(fa2.flash_attn_with_kvcache(q, k, v, cache_seqlens=7, cache_leftpad=left, causal=True),
               tilewise.attention(q, k[:, 3:7], v[:, 3:7]))
-        with self.assertRaisesRegex(ValueError, "reach 17; accepted: up to 16"):
-            fa2.flash_attn_with_kvcache(q, k, v, k=k[:, :2], v=v[:, :2], cache_seqlens=15)
+        before = k.clone()
+        with self.assertRaisesRegex(ValueError, r"^cache_seqlens\[0\] is 15; accepted: 0 to 14"):
+            fa2.flash_attn_with_kvcache(q, k, v, k=k[:, :2] + 1, v=v[:, :2] + 1, cache_seqlens=15)
+        self.assertTrue(torch.equal(k, before))
         with self.assertRaisesRegex(ValueError, "v is missing"):
             fa2.flash_attn_with_kvcache(q, k, v, k=k[:, :2], cache_seqlens=1)
+
+
+class Paged(unittest.TestCase):
+    """Pages against the same keys in a row."""
+
+    def setUp(self):
+        self.source = Source(6)
+        self.angles = torch.rand(48, 3)
+
+    def caches(self, page_size, dtype=torch.float32):
+        """k and v in pages, the table, and k and v [2, 48, 2, 8] in a row."""
+        pages = 2 * 48 // page_size + 3
+        k, v = (tensor(self.source, pages, page_size, 2, 8).to(dtype) for _ in range(2))
+        table = torch.from_numpy(self.source.rng.permutation(pages)[:2 * 48 // page_size].reshape(2, -1))
+        return k, v, table, *(x[table].flatten(1, 2) for x in (k, v))
+
+    def test_append_rotate_and_attend(self):
+        turn = {"rotary_cos": self.angles.cos(), "rotary_sin": self.angles.sin()}
+        for page_size in (1, 3, 16):
+            for rows, interleaved in ((1, True), (3, False)):
+                k, v, table, k_row, v_row = self.caches(page_size)
+                q, k_new, v_new = (tensor(self.source, 2, rows, heads, 8) for heads in (4, 2, 2))
+                options = {"cache_seqlens": torch.tensor([5, 45]), "causal": True, "rotary_interleaved": interleaved, **turn}
+                got = fa2.flash_attn_with_kvcache(q, k, v, k_new, v_new, block_table=table, **options)
+                want = fa2.flash_attn_with_kvcache(q, k_row, v_row, k_new, v_new, **options)
+                close(got, want)
+                self.assertTrue(torch.equal(k[table].flatten(1, 2), k_row) and torch.equal(v[table].flatten(1, 2), v_row))
+                got, lse = fa3.flash_attn_with_kvcache(q, k, v, cache_seqlens=torch.tensor([5, 45]) + rows, page_table=table,
+                                                       causal=True, return_softmax_lse=True)
+                want = tilewise.attention(q, k_row, v_row, causal=True, return_lse=True,
+                                          kv_lengths=torch.tensor([5 + rows, 45 + rows], dtype=torch.int32))
+                close(got, want[0])
+                close(lse, want[1])
+
+    def test_sixteen_bits_a_number_and_packed_queries(self):
+        k, v, table, k_row, v_row = self.caches(16, torch.bfloat16)
+        q = tensor(self.source, 2, 4, 4, 8).bfloat16()
+        want = tilewise.attention(q, k_row[:, :40], v_row[:, :40], causal=True)
+        close(fa2.flash_attn_with_kvcache(q, k, v, cache_seqlens=40, block_table=table, causal=True), want, 2e-2)
+        cu = torch.tensor([0, 4, 8], dtype=torch.int32)
+        got = fa3.flash_attn_with_kvcache(q.flatten(0, 1), k, v, cache_seqlens=40, page_table=table, cu_seqlens_q=cu,
+                                          max_seqlen_q=4, causal=True)
+        close(got.view_as(want), want, 2e-2)
+        got = fa2.flash_attn_varlen_func(q.flatten(0, 1), k, v, cu, cu * 10, 4, 40, causal=True, block_table=table)
+        close(got.view_as(want), want, 2e-2)
+
+    def test_the_cache_is_not_copied(self):
+        k, v, table, k_row, v_row = self.caches(16)
+        q, which = tensor(self.source, 2, 1, 4, 8), torch.tensor([1, 1])
+        close(fa2.flash_attn_with_kvcache(q, k_row, v_row, cache_seqlens=9, cache_batch_idx=which),
+              tilewise.attention(q, k_row[which, :9], v_row[which, :9]))
+        large = torch.zeros(1, 1, 1, 1).expand(2, 2**30, 64, 1)  # 512 GiB, were two of its slots copied
+        o = fa2.flash_attn_with_kvcache(torch.zeros(2, 1, 64, 1), large, large, cache_seqlens=4, cache_batch_idx=which)
+        self.assertEqual(o.shape, (2, 1, 64, 1))
+
+    def test_refusals(self):
+        k, v, table, *_ = self.caches(16)
+        q, new = tensor(self.source, 2, 1, 4, 8), tensor(self.source, 2, 1, 2, 8)
+        table[1, 0] = len(k)
+        with self.assertRaisesRegex(ValueError, "^block_table of sequence 1 entry 0 is 9; accepted: 0 to 8"):
+            fa2.flash_attn_with_kvcache(q, k, v, new, new, cache_seqlens=3, block_table=table)
+        with self.assertRaisesRegex(ValueError, "^page_table of sequence 1 entry 0 is 9; accepted: 0 to 8"):
+            fa3.flash_attn_with_kvcache(q, k, v, cache_seqlens=3, page_table=table)
+        q.requires_grad_()
+        table[1, 0] = 0
+        o = tilewise.attention(q, k, v, page_table=table.int())
+        with self.assertRaisesRegex(ValueError, "forward only, as caches take no gradient"):
+            o.sum().backward()
 
 
 class Helpers(unittest.TestCase):

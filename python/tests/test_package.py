@@ -17,7 +17,7 @@ from arrays import Source
 
 import tilewise
 
-MODULES = ["_attention", "_install", "_looking", "_verify"]
+MODULES = ["_attention", "_cache", "_install", "_looking", "_verify"]
 if find_spec("torch"):
     MODULES += ["flash_attn", "torch"]
 

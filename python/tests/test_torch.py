@@ -143,7 +143,7 @@ class Tracing(unittest.TestCase):
 
     def test_the_operators_keep_their_contract(self):
         q, k, v = qkv(Source(3))
-        rest = [None] * 14 + [False, 0, True, 0, -1, -1, None, 0.0, 0.0, 0, 0, False, False]
+        rest = [None] * 16 + [False, 0, True, 0, -1, -1, None, 0.0, 0.0, 0, 0, False, False]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.library.opcheck(torch.ops.tilewise.attention.default, (q, k, v, *rest))

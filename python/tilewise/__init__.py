@@ -12,14 +12,15 @@ Hugging Face's library, when they are asked for.
 from importlib import import_module as _import_module
 
 from ._attention import Gradients, attention, attention_backward, merge
+from ._cache import cache_append
 from ._core import Plan
 from ._core import version as _version
 from ._install import install_as_flash_attn
 from ._looking import Verification, attention_weights, explain, info, plan, verify
 
 __version__ = _version()
-__all__ = ["Gradients", "Plan", "Verification", "attention", "attention_backward", "attention_weights", "explain", "info",
-           "install_as_flash_attn", "merge", "plan", "verify"]
+__all__ = ["Gradients", "Plan", "Verification", "attention", "attention_backward", "attention_weights",
+           "cache_append", "explain", "info", "install_as_flash_attn", "merge", "plan", "verify"]
 
 _SUBMODULES = ("flash_attn", "flash_attn_interface", "torch", "transformers")
 

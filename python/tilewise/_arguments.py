@@ -102,15 +102,17 @@ def make_problem(direction, layout, causal, q_offset, offset_is_array, window_si
     return problem, offset
 
 
-OPTIONAL = ("bias", "mask", "q_lengths", "kv_lengths", "kv_starts", "q_offset", "cu_seqlens_q", "cu_seqlens_kv",
-            "segment_ids_q", "segment_ids_kv", "kv_ranges", "alibi_slopes", "sinks", "dropout_state")
+OPTIONAL = ("bias", "mask", "q_lengths", "kv_lengths", "kv_starts", "q_offset", "page_table", "cache_batch_idx",
+            "cu_seqlens_q", "cu_seqlens_kv", "segment_ids_q", "segment_ids_kv", "kv_ranges", "alibi_slopes", "sinks",
+            "dropout_state")
 
 
 def complete(q, k, v, layout="bshd", causal=False, window_size=None, softmax_scale=None, softcap=0.0, bias=None, mask=None,
-             q_lengths=None, kv_lengths=None, kv_starts=None, q_offset=None, cu_seqlens_q=None, cu_seqlens_kv=None,
-             seqlen_q=0, seqlen_kv=0, segment_ids_q=None, segment_ids_kv=None, kv_ranges=None, alibi_slopes=None,
-             sinks=None, dropout_p=0.0, dropout_seed=None, dropout_offset=0, dropout_state=None, batch_invariant=False,
-             deterministic=False, direction=_core.FORWARD, accumulate=False) -> Arguments:
+             q_lengths=None, kv_lengths=None, kv_starts=None, q_offset=None, page_table=None, cache_batch_idx=None,
+             cu_seqlens_q=None, cu_seqlens_kv=None, seqlen_q=0, seqlen_kv=0, segment_ids_q=None, segment_ids_kv=None,
+             kv_ranges=None, alibi_slopes=None, sinks=None, dropout_p=0.0, dropout_seed=None, dropout_offset=0,
+             dropout_state=None, batch_invariant=False, deterministic=False, direction=_core.FORWARD,
+             accumulate=False) -> Arguments:
     """In the order of attention()'s arguments, which passes them by place: names cost a microsecond."""
     framework = framework_of("q", q)
     is_array = getattr(q_offset, "shape", ()) != ()
@@ -123,8 +125,8 @@ def complete(q, k, v, layout="bshd", causal=False, window_size=None, softmax_sca
         problem, offset = make_problem.__wrapped__(*scalars)
     arrays = {"q": framework.read(q), "k": read("k", k), "v": read("v", v)}
     for name, array in zip(OPTIONAL, (bias, mask, q_lengths, kv_lengths, kv_starts, q_offset if is_array else None,
-                                      cu_seqlens_q, cu_seqlens_kv, segment_ids_q, segment_ids_kv, kv_ranges,
-                                      alibi_slopes, sinks, dropout_state)):
+                                      page_table, cache_batch_idx, cu_seqlens_q, cu_seqlens_kv, segment_ids_q,
+                                      segment_ids_kv, kv_ranges, alibi_slopes, sinks, dropout_state)):
         if array is not None:
             arrays[name] = read(name, array)
     cuda = framework.is_cuda(q)
@@ -151,14 +153,33 @@ def row_shape(name: str, array: Any, packed: bool, labels: str) -> tuple:
     return shape
 
 
+def packed_keys(arrays: dict) -> bool:
+    """Whether k and v are [total_kv, ...]; a cache is never."""
+    if "cu_seqlens_kv" not in arrays:
+        return False
+    for cache in ("page_table", "cache_batch_idx"):
+        if cache in arrays:
+            raise ValueError(f"cu_seqlens_kv comes with {cache}; accepted: kv_lengths, the keys that each sequence has")
+    return True
+
+
+def value_labels(arguments: Arguments) -> str:
+    blocks, rows = "batch", "seqlen_kv"
+    if "page_table" in arguments.arrays:
+        blocks, rows = "num_pages", "page_size"
+    elif "cache_batch_idx" in arguments.arrays:
+        blocks = "cache_slots"
+    inner = f"heads_kv, {rows}" if arguments.setting.bhsd else f"{rows}, heads_kv"
+    return f"[{blocks}, {inner}, head_dim_v]"
+
+
 def output_shapes(arguments: Arguments) -> tuple:
     """Shapes of o, in q's layout, and lse."""
     q, v = arguments.arrays["q"], arguments.arrays["v"]
     bhsd = arguments.setting.bhsd
     packed = "cu_seqlens_q" in arguments.arrays
     shape = row_shape("q", q, packed, "[batch, heads_q, seqlen_q, head_dim]" if bhsd else "[batch, seqlen_q, heads_q, head_dim]")
-    values = row_shape("v", v, "cu_seqlens_kv" in arguments.arrays,
-                       "[batch, heads_kv, seqlen_kv, head_dim_v]" if bhsd else "[batch, seqlen_kv, heads_kv, head_dim_v]")
+    values = row_shape("v", v, packed_keys(arguments.arrays), value_labels(arguments))
     if packed:
         lse = (shape[1], shape[0])
     else:

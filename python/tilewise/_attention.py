@@ -10,11 +10,11 @@ from ._frameworks import describe, framework_of
 def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", causal: bool | str = False,
               window_size: tuple[int, int] | None = None, softmax_scale: float | None = None, softcap: float = 0.0,
               bias: Any = None, mask: Any = None, q_lengths: Any = None, kv_lengths: Any = None, kv_starts: Any = None,
-              q_offset: Any = None, cu_seqlens_q: Any = None, cu_seqlens_kv: Any = None, seqlen_q: int = 0,
-              seqlen_kv: int = 0, segment_ids_q: Any = None, segment_ids_kv: Any = None, kv_ranges: Any = None,
-              alibi_slopes: Any = None, sinks: Any = None, dropout_p: float = 0.0, dropout_seed: int | None = None,
-              dropout_offset: int = 0, dropout_state: Any = None, batch_invariant: bool = False, out: Any = None,
-              return_lse: bool = False) -> Any:
+              q_offset: Any = None, page_table: Any = None, cache_batch_idx: Any = None, cu_seqlens_q: Any = None,
+              cu_seqlens_kv: Any = None, seqlen_q: int = 0, seqlen_kv: int = 0, segment_ids_q: Any = None,
+              segment_ids_kv: Any = None, kv_ranges: Any = None, alibi_slopes: Any = None, sinks: Any = None,
+              dropout_p: float = 0.0, dropout_seed: int | None = None, dropout_offset: int = 0, dropout_state: Any = None,
+              batch_invariant: bool = False, out: Any = None, return_lse: bool = False) -> Any:
     """softmax(scale q k^T + ...) v, exactly, without the scores in memory.
 
     Shapes: B batch, Sq and Skv rows, Hq and Hkv heads (Hq a multiple of Hkv), D and Dv head dimensions.
@@ -30,6 +30,10 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", causal: bool | st
     mask           bool, likewise; True = may attend
     q_lengths, kv_lengths, kv_starts  int32 [B]: rows before q_lengths are queries, [kv_starts, kv_lengths) keys
     q_offset       position of query 0: an integer, or int32 [B]
+    page_table     int32 [B, max_pages]: k and v are pages of any size, [num_pages, page_size, Hkv, ...]; key j of sequence b is
+                   row j % page_size of page page_table[b, j // page_size]. Pages that nothing is read from need not exist.
+                   New keys: cache_append()
+    cache_batch_idx  int32 [B]: k and v are slots, [cache_slots, Skv, Hkv, ...]; the slot of each sequence
     cu_seqlens_q, cu_seqlens_kv       int32 or int64 [B + 1]: packed sequences; q is [total_q, Hq, D], k and v
                    [total_kv, Hkv, ...]; seqlen_q and seqlen_kv the longest of them (0: read here; needed on CUDA).
                    Rows of o past the last sequence are not written
@@ -55,18 +59,19 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", causal: bool | st
     [1.0, 2.0, 3.0]
     """
     arguments = complete(q, k, v, layout, causal, window_size, softmax_scale, softcap, bias, mask, q_lengths, kv_lengths,
-                         kv_starts, q_offset, cu_seqlens_q, cu_seqlens_kv, seqlen_q, seqlen_kv, segment_ids_q,
-                         segment_ids_kv, kv_ranges, alibi_slopes, sinks, dropout_p, dropout_seed, dropout_offset,
-                         dropout_state, batch_invariant)
+                         kv_starts, q_offset, page_table, cache_batch_idx, cu_seqlens_q, cu_seqlens_kv, seqlen_q,
+                         seqlen_kv, segment_ids_q, segment_ids_kv, kv_ranges, alibi_slopes, sinks, dropout_p, dropout_seed,
+                         dropout_offset, dropout_state, batch_invariant)
     framework, arrays = arguments.framework, arguments.arrays
     o_shape, lse_shape = output_shapes(arguments)
     if framework.tracks(q, k, v, bias, sinks):
         return _differentiable(q, k, v, out, return_lse, dropout_state, dropout_seed, dropout_offset, layout=layout,
                                causal=causal, window_size=window_size, softmax_scale=softmax_scale, softcap=softcap, bias=bias,
                                mask=mask, q_lengths=q_lengths, kv_lengths=kv_lengths, kv_starts=kv_starts,
-                               q_offset=q_offset, cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv,
-                               seqlen_q=seqlen_q, seqlen_kv=seqlen_kv, segment_ids_q=segment_ids_q,
-                               segment_ids_kv=segment_ids_kv, kv_ranges=kv_ranges, alibi_slopes=alibi_slopes, sinks=sinks,
+                               q_offset=q_offset, page_table=page_table, cache_batch_idx=cache_batch_idx,
+                               cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv, seqlen_q=seqlen_q,
+                               seqlen_kv=seqlen_kv, segment_ids_q=segment_ids_q, segment_ids_kv=segment_ids_kv,
+                               kv_ranges=kv_ranges, alibi_slopes=alibi_slopes, sinks=sinks,
                                dropout_p=dropout_p, batch_invariant=batch_invariant)
     if out is None:
         arrays["o"] = framework.empty(q, o_shape)

@@ -81,6 +81,8 @@ def attention_weights(q: Any, k: Any, rows: Any, **options: Any) -> Any:
         keys = options.get("seqlen_kv") or int((ends[1:] - ends[:-1]).max(initial=0))
     else:
         keys = k.shape[2 if setting.bhsd else 1]
+        if "page_table" in arrays:
+            keys = options.get("seqlen_kv") or keys * arrays["page_table"].shape[-1]
     weights = framework.empty(q, (batch, heads, rows.shape[0], keys), "float32")
     try:
         _core.attention_weights(arguments.problem, arrays, rows, weights, setting.bhsd, setting.threads,

@@ -11,8 +11,8 @@ import torch
 from . import _core
 from ._arguments import refused
 
-_OPTIONAL = ("bias", "sinks", "mask", "q_lengths", "kv_lengths", "kv_starts", "q_offset", "cu_seqlens_q", "cu_seqlens_kv",
-             "segment_ids_q", "segment_ids_kv", "kv_ranges", "alibi_slopes", "dropout_state")
+_OPTIONAL = ("bias", "sinks", "mask", "q_lengths", "kv_lengths", "kv_starts", "q_offset", "page_table", "cache_batch_idx",
+             "cu_seqlens_q", "cu_seqlens_kv", "segment_ids_q", "segment_ids_kv", "kv_ranges", "alibi_slopes", "dropout_state")
 _INPUTS = ("q", "k", "v", *_OPTIONAL)
 _GRADIENTS = ("dq", "dk", "dv", "dbias", "dsinks")
 _TENSORS = "Tensor q, Tensor k, Tensor v, " + ", ".join(f"Tensor? {name}" for name in _OPTIONAL)

@@ -68,7 +68,16 @@ def shares_of(results: dict[str, Any], q: Any, k: Any, v: Any, *, dout: Any = No
     plain = {name: to_numpy(value) if hasattr(value, "shape") else value for name, value in options.items()}
     if plain.get("dropout_state") is not None:
         plain["dropout_seed"], plain["dropout_offset"] = (int(x) & (2**64 - 1) for x in plain.pop("dropout_state"))
-    call = Call(rows(q), rows(k), rows(v), dtype_name(q), plain)
+    table, slots, longest = plain.pop("page_table", None), plain.pop("cache_batch_idx", None), plain.get("seqlen_kv") or None
+
+    def keys(array):
+        """The keys of each sequence in a row. An entry that names no page is one that nothing is read from."""
+        array = rows(array)
+        if table is not None:
+            return array[table.clip(0, len(array) - 1)].reshape(len(table), -1, *array.shape[2:])[:, :longest]
+        return array if slots is None else array[slots]
+
+    call = Call(rows(q), keys(k), keys(v), dtype_name(q), plain)
     got = {name: rows(x) if name in ("o", "dq", "dk", "dv") else to_numpy(x) for name, x in results.items()}
     dtypes = {name: dtype_name(x) for name, x in results.items()}
     rule = _Rule(call, got, dtypes)

@@ -5,8 +5,9 @@ windows and natural-log LSE are the same here and there; the dropout mask of a s
 case on the CPU. tilewise.install_as_flash_attn() puts these where `import flash_attn` finds them.
 """
 
+from ._cache import append_as
 from .rotary import apply_rotary_emb
-from .torch import attention, int32, torch
+from .torch import attention, int32, rows, torch
 
 __all__ = ["flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
            "flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func", "flash_attn_with_kvcache"]
@@ -45,11 +46,17 @@ def flash_attn_qkvpacked_func(qkv, dropout_p=0.0, softmax_scale=None, causal=Fal
 def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
                            softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
                            deterministic=False, return_attn_probs=False, block_table=None):
-    """q [total_q, Hq, D], k and v [total_k, Hkv, D]; cu_seqlens int32 [B + 1]; lse [Hq, total_q]."""
-    unserved(block_table=block_table)
+    """q [total_q, Hq, D], k and v [total_k, Hkv, D]; cu_seqlens int32 [B + 1]; lse [Hq, total_q].
+
+    With block_table [B, pages] k and v are pages [num_pages, page_size, Hkv, D], and cu_seqlens_k gives the lengths; no
+    gradient.
+    """
+    if block_table is None:
+        keys = {"cu_seqlens_kv": cu_seqlens_k, "seqlen_kv": int(max_seqlen_k)}
+    else:
+        keys = {"kv_lengths": cu_seqlens_k.diff(), "page_table": block_table}
     return call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs,
-                cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_k, seqlen_q=int(max_seqlen_q),
-                seqlen_kv=int(max_seqlen_k))
+                cu_seqlens_q=cu_seqlens_q, seqlen_q=int(max_seqlen_q), **keys)
 
 
 def flash_attn_varlen_kvpacked_func(q, kv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
@@ -77,22 +84,23 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     """q [B, Sq, Hq, D] over caches [B, Smax, Hkv, D], of which cache_seqlens (a number, or [B]) rows are filled.
 
     k and v [B, Snew, Hkv, D] are first written behind them, in place; with rotary_cos and rotary_sin [rows, R / 2] k is rotated
-    before, and q: row by row where causal or windowed, else all rows at the first new position. With cache_batch_idx [B]
-    those sequences of larger caches are used; they are copied for the call. No gradient. Paged caches are refused.
+    before, and q: row by row where causal or windowed, else all rows at the first new position. With block_table [B, pages] the
+    caches are pages [num_pages, page_size, Hkv, D] of any size; with cache_batch_idx [B] those sequences of larger caches are
+    used, which on a CUDA device are copied for the call. No gradient.
     """
-    unserved(block_table=block_table)
-    return over_cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, rotary_interleaved,
-                      causal=causal, window_size=tuple(window_size), softmax_scale=softmax_scale, softcap=softcap,
-                      alibi_slopes=alibi_slopes, kv_starts=cache_leftpad, return_lse=return_softmax_lse)
+    return over_cache("block_table", q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx,
+                      block_table, rotary_interleaved, causal=causal, window_size=tuple(window_size),
+                      softmax_scale=softmax_scale, softcap=softcap, alibi_slopes=alibi_slopes, kv_starts=cache_leftpad,
+                      return_lse=return_softmax_lse)
 
 
 @torch.no_grad()
-def over_cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, rotary_interleaved,
-               **options):
-    """Rotates, appends, attends; `options` are tilewise.torch.attention's."""
-    batch = k_cache.shape[0] if cache_batch_idx is None else len(cache_batch_idx)
+def over_cache(table_name, q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, page_table,
+               rotary_interleaved, **options):
+    """Rotates, appends, attends; `options` are tilewise.torch.attention's, `table_name` is what the caller calls page_table."""
     if isinstance(cache_seqlens, int):
-        cache_seqlens = torch.full((batch,), cache_seqlens, dtype=torch.int32, device=k_cache.device)
+        of = next(x for x in (page_table, cache_batch_idx, k_cache) if x is not None)
+        cache_seqlens = torch.full((len(of),), cache_seqlens, dtype=torch.int32, device=k_cache.device)
     if (k is None) != (v is None):
         raise ValueError(f"{'v' if v is None else 'k'} is missing; accepted: k and v, or neither")
     if k is not None and cache_seqlens is None:
@@ -101,40 +109,45 @@ def over_cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens,
         if k is None:
             raise ValueError("rotary_cos is given without k and v; accepted: rotary embedding of the rows that are appended")
         turn = (rotary_cos, rotary_sin, rotary_interleaved)
-        k = apply_rotary_emb(k, *turn, seqlen_offsets=cache_seqlens)
         if options["causal"] or options["window_size"] != (-1, -1):
             q = apply_rotary_emb(q, *turn, seqlen_offsets=cache_seqlens)
         else:  # all rows at one position: as if they were heads of one row
             q = apply_rotary_emb(q.flatten(1, 2)[:, None], *turn, seqlen_offsets=cache_seqlens).view_as(q)
+    on_device = k_cache.is_cuda and page_table is None  # the library serves no slots there, and appends nothing
     if k is not None:
-        append(k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx)
+        if on_device:
+            if rotary_cos is not None:
+                k = apply_rotary_emb(k, *turn, seqlen_offsets=cache_seqlens)
+            append_on_device(k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx)
+        else:
+            names = {"k": "k_cache", "v": "v_cache", "k_new": "k", "v_new": "v", "starts": "cache_seqlens",
+                     "page_table": table_name}
+            append_as(names, k_cache, v_cache, rows(k), rows(v), int32(cache_seqlens), None,
+                      *(None if table is None else rows(table) for table in (rotary_cos, rotary_sin)),
+                      rotary_interleaved and rotary_cos is not None, int32(page_table), int32(cache_batch_idx))
         cache_seqlens = cache_seqlens + k.shape[1]
-    if cache_batch_idx is not None:
-        k_cache, v_cache = k_cache[cache_batch_idx], v_cache[cache_batch_idx]
-    return attention(q, k_cache, v_cache, kv_lengths=int32(cache_seqlens), **options)
+    if on_device and cache_batch_idx is not None:
+        k_cache, v_cache, cache_batch_idx = k_cache[cache_batch_idx], v_cache[cache_batch_idx], None
+    return attention(q, k_cache, v_cache, kv_lengths=int32(cache_seqlens), page_table=page_table,
+                     cache_batch_idx=cache_batch_idx, **options)
 
 
-def append(k_cache, v_cache, k, v, filled, sequences):
+def append_on_device(k_cache, v_cache, k, v, filled, sequences):
     """Writes k and v [B, Snew, Hkv, D] behind the filled rows of their sequences."""
-    most = k_cache.shape[1]
-    rows = filled.long()[:, None] + torch.arange(k.shape[1], device=k.device)
-    if not rows.is_cuda and rows.numel() and int(rows.max()) >= most:
-        raise ValueError(f"cache_seqlens and {k.shape[1]} new rows reach {int(rows.max()) + 1}; accepted: up to {most}, the "
-                         "rows of k_cache")
+    at = filled.long()[:, None] + torch.arange(k.shape[1], device=k.device)
     sequences = torch.arange(len(k), device=k.device) if sequences is None else sequences.long()
-    k_cache[sequences[:, None], rows] = k
-    v_cache[sequences[:, None], rows] = v
+    k_cache[sequences[:, None], at] = k
+    v_cache[sequences[:, None], at] = v
 
 
 REASONS = {
-    "block_table": "paged caches are not in this version; gather the pages, or use a contiguous cache",
     "qv": "there is no second product for the scores; concatenate qv to q and v to k",
     "attention_chunk": "chunked attention is segment ids here: tilewise.torch.attention(segment_ids_q=..., segment_ids_kv=...)",
     "q_descale": "fp8 is not in this version; dequantise q, k and v",
     "cu_seqlens_k_new": "new keys come as [batch, rows, heads, head_dim]",
     "rotary_seqlens": "rows are rotated at their place in the cache; rotate them first (tilewise.rotary.apply_rotary_emb)",
 }
-REASONS.update(page_table=REASONS["block_table"], k_descale=REASONS["q_descale"], v_descale=REASONS["q_descale"])
+REASONS.update(k_descale=REASONS["q_descale"], v_descale=REASONS["q_descale"])
 
 
 def unserved(**arguments):

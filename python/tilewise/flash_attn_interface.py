@@ -54,9 +54,9 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, qv=None, rotary
                             window_size=(-1, -1), attention_chunk=0, softcap=0.0, rotary_interleaved=True,
                             scheduler_metadata=None, num_splits=0, pack_gqa=None, sm_margin=0, return_softmax_lse=False):
     """As tilewise.flash_attn's, with this version's order; q may be packed, [total_q, Hq, D] with cu_seqlens_q, if not rotated."""
-    unserved(qv=qv, page_table=page_table, cu_seqlens_k_new=cu_seqlens_k_new, rotary_seqlens=rotary_seqlens,
+    unserved(qv=qv, cu_seqlens_k_new=cu_seqlens_k_new, rotary_seqlens=rotary_seqlens,
              q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, attention_chunk=attention_chunk or None)
-    return over_cache(q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, rotary_interleaved,
-                      causal=causal, window_size=tuple(window_size), softmax_scale=softmax_scale, softcap=softcap,
-                      kv_starts=cache_leftpad, cu_seqlens_q=cu_seqlens_q, seqlen_q=int(max_seqlen_q or 0),
-                      return_lse=return_softmax_lse)
+    return over_cache("page_table", q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx,
+                      page_table, rotary_interleaved, causal=causal, window_size=tuple(window_size),
+                      softmax_scale=softmax_scale, softcap=softcap, kv_starts=cache_leftpad, cu_seqlens_q=cu_seqlens_q,
+                      seqlen_q=int(max_seqlen_q or 0), return_lse=return_softmax_lse)

@@ -28,6 +28,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, layout: str = "bshd", causal: 
               window_size: tuple[int, int] | None = None, softmax_scale: float | None = None, softcap: float = 0.0,
               bias: Tensor | None = None, mask: Tensor | None = None, q_lengths: Tensor | None = None,
               kv_lengths: Tensor | None = None, kv_starts: Tensor | None = None, q_offset: int | Tensor | None = None,
+              page_table: Tensor | None = None, cache_batch_idx: Tensor | None = None,
               cu_seqlens_q: Tensor | None = None, cu_seqlens_kv: Tensor | None = None, seqlen_q: int = 0, seqlen_kv: int = 0,
               segment_ids_q: Tensor | None = None, segment_ids_kv: Tensor | None = None, kv_ranges: Tensor | None = None,
               alibi_slopes: Tensor | None = None, sinks: Tensor | None = None, dropout_p: float = 0.0,
@@ -60,10 +61,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, layout: str = "bshd", causal: 
     if dropout_p and dropout_state is None:
         dropout_state = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=q.device, generator=generator)
     o, lse = apply(rows(q), rows(k), rows(v), bias, None if sinks is None else sinks.float(), mask, int32(q_lengths),
-                   int32(kv_lengths), int32(kv_starts), int32(offsets), cu_seqlens_q, cu_seqlens_kv,
-                   int32(segment_ids_q), int32(segment_ids_kv), int32(kv_ranges), alibi_slopes, dropout_state,
-                   layout == "bhsd", offset, bool(causal), where, left, right, softmax_scale, float(softcap), float(dropout_p),
-                   seqlen_q, seqlen_kv, torch.are_deterministic_algorithms_enabled(), batch_invariant)
+                   int32(kv_lengths), int32(kv_starts), int32(offsets), int32(page_table), int32(cache_batch_idx),
+                   cu_seqlens_q, cu_seqlens_kv, int32(segment_ids_q), int32(segment_ids_kv), int32(kv_ranges), alibi_slopes,
+                   dropout_state, layout == "bhsd", offset, bool(causal), where, left, right, softmax_scale, float(softcap),
+                   float(dropout_p), seqlen_q, seqlen_kv, torch.are_deterministic_algorithms_enabled(), batch_invariant)
     return (o, lse) if return_lse else o
 
 

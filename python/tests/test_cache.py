@@ -1,0 +1,272 @@
+"""Caches of keys: pages and slots read as the same keys in a row, and rows appended where they belong."""
+
+import os
+import subprocess
+import sys
+import unittest
+
+import numpy as np
+from arrays import BFLOAT16, DTYPES, Source, integers
+
+import tilewise
+
+
+# Kernels round differently, so the same bits need the same kernel: this runs with TILEWISE_KERNEL.
+ONE_KERNEL = """
+import numpy as np, tilewise
+from arrays import Source, integers
+from test_cache import Paged
+source = Source(7)
+for page_size, max_pages in ((1, 96), (3, 32), (16, 6)):
+    paged = Paged(source, page_size, max_pages)
+    q = source.normal(3, 2, 4, 16)
+    options = {"kv_lengths": integers(96, 51, 17), "causal": True, "return_lse": True}
+    got = tilewise.attention(q, paged.k, paged.v, page_table=paged.table, **options)
+    want = tilewise.attention(q, paged.in_a_row(paged.k), paged.in_a_row(paged.v), **options)
+    assert all(np.array_equal(a, b) for a, b in zip(got, want)), page_size
+    slots = integers(4, 0, 4)
+    k, v = source.normal(5, 96, 2, 16), source.normal(5, 96, 2, 24)
+    got = tilewise.attention(q, k, v, cache_batch_idx=slots, **options)
+    want = tilewise.attention(q, k[slots], v[slots], **options)
+    assert all(np.array_equal(a, b) for a, b in zip(got, want)), "slots"
+print("equal")
+"""
+
+
+class Paged:
+    """Keys of `batch` sequences in pages, in any order among pages of others, and the same keys in a row."""
+
+    def __init__(self, source, page_size, max_pages, batch=3, heads=2, dim=16, dim_v=24, dtype=np.float32):
+        pages = batch * max_pages + 5
+        self.k, self.v = (source.normal(pages, page_size, heads, d, dtype=dtype) for d in (dim, dim_v))
+        self.table = source.rng.permutation(pages)[:batch * max_pages].reshape(batch, max_pages).astype(np.int32)
+        self.capacity = max_pages * page_size
+
+    def in_a_row(self, pages):
+        return pages[self.table].reshape(len(self.table), self.capacity, *pages.shape[2:])
+
+
+def rotated(x, cos, sin, interleaved):
+    """x [..., D] turned by cos and sin [..., R / 2], as BERT-style code does it, in fp32."""
+    x, half = x.astype(np.float32), cos.shape[-1]
+    first, second = (x[..., 0:2 * half:2], x[..., 1:2 * half:2]) if interleaved else (x[..., :half], x[..., half:2 * half])
+    turned = first * cos - second * sin, second * cos + first * sin
+    turned = np.stack(turned, -1).reshape(*x.shape[:-1], 2 * half) if interleaved else np.concatenate(turned, -1)
+    return np.concatenate([turned, x[..., 2 * half:]], -1)
+
+
+class Reading(unittest.TestCase):
+    def setUp(self):
+        self.source = Source(1)
+
+    def same(self, q, paged, **options):
+        """The bits of a cache of one page a sequence, and the numbers of k and v that are no cache."""
+        k, v = paged.in_a_row(paged.k), paged.in_a_row(paged.v)
+        got = tilewise.attention(q, paged.k, paged.v, page_table=paged.table, return_lse=True, **options)
+        large = tilewise.attention(q, k, v, page_table=integers([0], [1], [2]), return_lse=True, **options)
+        plain = tilewise.attention(q, k, v, return_lse=True, **options)
+        unit = {"float32": 3e-6, "float16": 2e-3, "bfloat16": 2e-2}[q.dtype.name]
+        for a, b, c in zip(got, large, plain):
+            np.testing.assert_array_equal(a, b)
+            np.testing.assert_allclose(a.astype(np.float32), c.astype(np.float32), rtol=unit, atol=unit)
+        return got
+
+    def test_pages_are_the_same_keys_in_a_row(self):
+        for dtype in DTYPES:
+            for page_size, max_pages in ((1, 40), (3, 13), (16, 3)):
+                for rows in (1, 4, 37):
+                    with self.subTest(dtype=np.dtype(dtype).name, page_size=page_size, rows=rows):
+                        paged = Paged(self.source, page_size, max_pages, dtype=dtype)
+                        q = self.source.normal(3, rows, 4, 16, dtype=dtype)
+                        lengths = integers(paged.capacity, 17, 38)
+                        self.same(q, paged, kv_lengths=lengths, causal=True)
+                        self.same(q, paged, kv_lengths=lengths, kv_starts=integers(3, 0, 20), window_size=(9, 2), softcap=5.0)
+                        self.same(q, paged)
+
+    def test_every_other_option_over_pages(self):
+        paged = Paged(self.source, 3, 13)
+        q = self.source.normal(3, 5, 4, 16)
+        options = {"bias": self.source.normal(4, 5, 39), "mask": self.source.rng.random((3, 1, 5, 39)) < 0.7,
+                   "alibi_slopes": np.linspace(0.1, 1, 4, dtype=np.float32), "sinks": self.source.normal(4)}
+        for name, array in options.items():
+            with self.subTest(name):
+                self.same(q, paged, kv_lengths=integers(39, 5, 20), **{name: array})
+        o = self.same(q, paged, kv_lengths=integers(39, 5, 20), causal=True, **options)[0]
+        packed = tilewise.attention(q.reshape(15, 4, 16), paged.k, paged.v, page_table=paged.table, causal=True,
+                                    kv_lengths=integers(39, 5, 20), cu_seqlens_q=integers(0, 5, 10, 15), seqlen_q=5, **options)
+        np.testing.assert_allclose(packed.reshape(o.shape), o, rtol=3e-6, atol=3e-6)
+
+    def test_pages_that_nothing_is_read_from(self):
+        paged = Paged(self.source, 3, 13)
+        q, lengths = self.source.normal(3, 1, 4, 16), integers(4, 9, 10)
+        want = self.same(q, paged, kv_lengths=lengths)[0]
+        for b, used in enumerate((2, 3, 4)):
+            paged.table[b, used:] = -1
+        got = tilewise.attention(q, paged.k, paged.v, page_table=paged.table, kv_lengths=lengths)
+        np.testing.assert_array_equal(got, want)
+        self.assertTrue(tilewise.verify(q, paged.k, paged.v, page_table=paged.table, kv_lengths=lengths).passed)
+
+    def test_heads_before_rows(self):
+        paged = Paged(self.source, 3, 13)
+        q = self.source.normal(3, 2, 4, 16)
+        want = tilewise.attention(q, paged.k, paged.v, page_table=paged.table, causal=True)
+        turn = [np.ascontiguousarray(x.swapaxes(1, 2)) for x in (q, paged.k, paged.v)]
+        got = tilewise.attention(*turn, page_table=paged.table, causal=True, layout="bhsd")
+        np.testing.assert_array_equal(got.swapaxes(1, 2), want)
+
+    def test_slots(self):
+        q, k, v = self.source.normal(3, 2, 4, 16), self.source.normal(5, 20, 2, 16), self.source.normal(5, 20, 2, 24)
+        slots, lengths = integers(4, 0, 4), integers(20, 7, 12)
+        got = tilewise.attention(q, k, v, cache_batch_idx=slots, kv_lengths=lengths, causal=True)
+        want = tilewise.attention(q, k[slots], v[slots], kv_lengths=lengths, causal=True)
+        np.testing.assert_allclose(got, want, rtol=3e-6, atol=3e-6)
+        self.assertTrue(tilewise.verify(q, k, v, cache_batch_idx=slots, kv_lengths=lengths).passed)
+
+    def test_the_same_bits_of_the_same_kernel(self):
+        paged = Paged(self.source, 3, 32)
+        kernel = tilewise.plan(self.source.normal(3, 2, 4, 16), paged.k, paged.v, page_table=paged.table).kernel
+        done = subprocess.run([sys.executable, "-c", ONE_KERNEL], capture_output=True, text=True, check=False, timeout=200,
+                              cwd=os.path.dirname(os.path.abspath(__file__)), env={**os.environ, "TILEWISE_KERNEL": kernel})
+        self.assertEqual(done.stdout.strip(), "equal", done.stderr)
+
+    def test_plans_and_weights(self):
+        paged = Paged(self.source, 3, 13)
+        q = self.source.normal(3, 1, 4, 16)
+        options = {"page_table": paged.table, "kv_lengths": integers(39, 5, 20)}
+        self.assertIn("paged 13 of 44 pages of 3 rows", repr(tilewise.plan(q, paged.k, paged.v, **options)))
+        self.assertIn("the problem's lie in pages", tilewise.explain(q, paged.k, paged.v, **options))
+        weights = tilewise.attention_weights(q, paged.k, integers(0), **options)
+        want = tilewise.attention_weights(q, paged.in_a_row(paged.k), integers(0), kv_lengths=options["kv_lengths"])
+        np.testing.assert_array_equal(weights, want)
+        self.assertEqual(weights.shape, (3, 4, 1, 39))
+
+
+class Appending(unittest.TestCase):
+    def setUp(self):
+        self.source = Source(2)
+
+    def test_append_then_attend(self):
+        for page_size in (1, 3, 16):
+            with self.subTest(page_size=page_size):
+                paged = Paged(self.source, page_size, 48 // page_size)
+                k, v = paged.in_a_row(paged.k), paged.in_a_row(paged.v)
+                other = np.setdiff1d(np.arange(len(paged.k)), paged.table)
+                before = paged.k[other].copy()
+                filled = integers(0, 11, 30)
+                for rows in (17, 1, 1):
+                    k_new, v_new = self.source.normal(3, rows, 2, 16), self.source.normal(3, rows, 2, 24)
+                    tilewise.cache_append(paged.k, paged.v, k_new, v_new, filled, page_table=paged.table,
+                                          lengths=integers(rows, rows, 1))
+                    for b in range(3):
+                        n = 1 if b == 2 else rows
+                        k[b, filled[b]:filled[b] + n], v[b, filled[b]:filled[b] + n] = k_new[b, :n], v_new[b, :n]
+                    filled = filled + integers(rows, rows, 1)
+                    np.testing.assert_array_equal(paged.in_a_row(paged.k), k)
+                    np.testing.assert_array_equal(paged.in_a_row(paged.v), v)
+                    q = self.source.normal(3, rows, 4, 16)
+                    np.testing.assert_array_equal(
+                        tilewise.attention(q, paged.k, paged.v, page_table=paged.table, kv_lengths=filled, causal=True),
+                        tilewise.attention(q, k, v, page_table=integers([0], [1], [2]), kv_lengths=filled, causal=True))
+                np.testing.assert_array_equal(paged.k[other], before)
+
+    def test_rotary(self):
+        angles = self.source.rng.random((20, 5), np.float32)
+        cos, sin = np.cos(angles), np.sin(angles)
+        starts = integers(4, 15)
+        at = starts[:, None] + np.arange(3)
+        for dtype in DTYPES:
+            for interleaved in (False, True):
+                with self.subTest(dtype=np.dtype(dtype).name, interleaved=interleaved):
+                    k, v = (self.source.normal(2, 20, 2, 16, dtype=dtype) for _ in range(2))
+                    k_new, v_new = (self.source.normal(2, 3, 2, 16, dtype=dtype) for _ in range(2))
+                    want = k.copy()
+                    tilewise.cache_append(k, v, k_new, v_new, starts, rotary_cos=cos, rotary_sin=sin,
+                                          rotary_interleaved=interleaved)
+                    want[[[0], [1]], at] = rotated(k_new, cos[at][:, :, None], sin[at][:, :, None], interleaved).astype(dtype)
+                    unit = {"float32": 2e-7, "float16": 1e-3, "bfloat16": 8e-3}[np.dtype(dtype).name]
+                    np.testing.assert_allclose(k.astype(np.float32), want.astype(np.float32), rtol=unit, atol=unit)
+                    np.testing.assert_array_equal(k[[[0], [1]], at][..., 10:], k_new[..., 10:])
+                    np.testing.assert_array_equal(v[[[0], [1]], at], v_new)
+
+    def test_slots_layout_and_another_type(self):
+        k, v = (np.zeros((4, 2, 6, 8), BFLOAT16 or np.float16) for _ in range(2))
+        k_new, v_new = (self.source.normal(2, 2, 3, 8) for _ in range(2))
+        tilewise.cache_append(k, v, k_new, v_new, integers(3, 0), cache_batch_idx=integers(2, 0), layout="bhsd")
+        np.testing.assert_array_equal(k[2][:, 3:], k_new[0].astype(k.dtype))
+        np.testing.assert_array_equal(v[0][:, :3], v_new[1].astype(k.dtype))
+        self.assertEqual(np.count_nonzero(k.astype(np.float32)), np.count_nonzero(k_new))
+
+
+class Refusals(unittest.TestCase):
+    def setUp(self):
+        self.source = Source(3)
+        self.paged = Paged(self.source, 3, 4)
+        self.q = self.source.normal(3, 1, 4, 16)
+        self.new = self.source.normal(3, 2, 2, 16), self.source.normal(3, 2, 2, 24)
+
+    def reading(self, kind, words, **options):
+        options.setdefault("page_table", self.paged.table)
+        with self.assertRaisesRegex(kind, words):
+            tilewise.attention(self.q, self.paged.k, self.paged.v, **options)
+
+    def test_reading(self):
+        table = self.paged.table.copy()
+        table[1, 2] = len(self.paged.k)
+        self.reading(ValueError, r"page_table of sequence 1 entry 2 is 17; accepted: 0 to 16.*int32 \[3, 4\]",
+                     page_table=table)
+        self.reading(ValueError, "entry 2 is 17", page_table=table, kv_lengths=integers(1, 7, 1))
+        table[1, 2] = -1
+        self.reading(ValueError, "entry 2 is -1", page_table=table)
+        self.reading(ValueError, r"kv_lengths\[1\] is 13; accepted: 0 to 12", kv_lengths=integers(1, 13, 1))
+        self.reading(ValueError, "page_table is i64", page_table=table.astype(np.int64))
+        self.reading(ValueError, r"page_table has shape \[12\]", page_table=table.reshape(-1))
+        self.reading(ValueError, "page_table.*batch|batch.*page_table", page_table=table[:2])
+        self.reading(ValueError, "cache_batch_idx", cache_batch_idx=integers(0, 1, 2))
+        self.reading(ValueError, "cu_seqlens_kv comes with page_table; accepted: kv_lengths",
+                     cu_seqlens_kv=integers(0, 1, 2, 3))
+        self.reading(ValueError, r"cache_batch_idx\[2\] is 17; accepted: 0 to 16", page_table=None,
+                     cache_batch_idx=integers(0, 1, 17))
+
+    def test_no_gradient_over_a_cache(self):
+        o, lse = tilewise.attention(self.q, self.paged.k, self.paged.v, page_table=self.paged.table, return_lse=True)
+        with self.assertRaisesRegex(ValueError, "forward only, as caches take no gradient"):
+            tilewise.attention_backward(np.ones_like(o), self.q, self.paged.k, self.paged.v, o, lse,
+                                        page_table=self.paged.table)
+
+    def appending(self, kind, words, starts=integers(0, 0, 0), **options):
+        arrays = {"k": self.paged.k, "v": self.paged.v, "k_new": self.new[0], "v_new": self.new[1],
+                  "page_table": self.paged.table, **options}
+        before = self.paged.k.copy(), self.paged.v.copy()
+        with self.assertRaisesRegex(kind, words):
+            tilewise.cache_append(starts=starts, **arrays)
+        np.testing.assert_array_equal(self.paged.k, before[0])
+        np.testing.assert_array_equal(self.paged.v, before[1])
+
+    def test_appending(self):
+        self.appending(ValueError, r"starts\[2\] is 11; accepted: 0 to 10.*int32 \[3\] on cpu", starts=integers(0, 0, 11))
+        self.appending(ValueError, "starts is i64", starts=np.zeros(3, np.int64))
+        self.appending(TypeError, "starts is NoneType", starts=None)
+        table = self.paged.table.copy()
+        table[1, 1] = 17
+        self.appending(ValueError, "page_table of sequence 1 entry 1 is 17; accepted: 0 to 16", integers(0, 2, 0),
+                       page_table=table)
+        table[1] = table[0]
+        self.appending(ValueError, "sequences 0 and 1 both write", page_table=table)
+        self.appending(ValueError, "rotary_sin", rotary_cos=np.ones((9, 4), np.float32))
+        self.appending(ValueError, "rotary_cos has 1 positions; accepted: 2 or more",
+                       **dict.fromkeys(("rotary_cos", "rotary_sin"), np.ones((1, 4), np.float32)))
+        self.appending(ValueError, "rotary_interleaved is 1 without", rotary_interleaved=True)
+        self.appending(ValueError, "layout is 'shbd'", layout="shbd")
+        self.appending(ValueError, r"k has shape \[17, 3, 2, 16\]; accepted: \[17, 3, 2, 15\]",
+                       k_new=self.new[0][..., :15].copy())
+        self.appending(ValueError, r"k_new .*4 dimensions.*float32 \[2, 2, 16\]", k_new=self.new[0][0])
+
+    def test_read_only_caches(self):
+        for name in ("k", "v"):
+            array = getattr(self.paged, name).copy()
+            array.flags.writeable = False
+            self.appending(ValueError, f"^{name} is read-only", **{name: array})
+
+
+if __name__ == "__main__":
+    unittest.main()

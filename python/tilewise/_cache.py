@@ -1,0 +1,56 @@
+"""cache_append(): new keys into a cache that attention() reads."""
+
+from typing import Any
+
+from . import _core
+from ._arguments import LAYOUTS, Setting, read, refused
+from ._attention import writable
+from ._frameworks import framework_of
+
+
+def cache_append(k: Any, v: Any, k_new: Any, v_new: Any, starts: Any, *, lengths: Any = None, rotary_cos: Any = None,
+                 rotary_sin: Any = None, rotary_interleaved: bool = False, page_table: Any = None,
+                 cache_batch_idx: Any = None, layout: str = "bshd") -> None:
+    """Writes new rows of k and v into a cache, in place: row i of sequence b becomes key starts[b] + i. Host arrays.
+
+    k, v           the cache: [B, Skv, Hkv, D] and [B, Skv, Hkv, Dv]; with page_table [num_pages, page_size, Hkv, ...], with
+                   cache_batch_idx [cache_slots, Skv, Hkv, ...]. layout="bhsd": dimensions 1 and 2 exchanged, likewise all rows
+    k_new, v_new   [B, N, Hkv, D] and [B, N, Hkv, Dv]; fp32, fp16 or bf16, which may differ from the cache's
+    starts         int32 [B]: keys that each sequence has already
+    lengths        int32 [B]: how many of the N rows are new keys; None = all
+    rotary_cos, rotary_sin  float [positions, R / 2]: the first R elements of k are turned by their position's angles
+    rotary_interleaved      pairs are (2i, 2i + 1) instead of (i, i + R / 2)
+    page_table, cache_batch_idx  attention()'s
+
+    A place that is not there, two new rows with one place and a read-only cache are refused, and nothing is written.
+
+    >>> import numpy as np
+    >>> k, v = np.zeros((2, 3, 2, 1, 4), np.float32)              # 3 pages of 2 rows
+    >>> new, table = np.ones((1, 3, 1, 4), np.float32), np.array([[2, 0]], np.int32)
+    >>> cache_append(k, v, new, new, np.array([1], np.int32), page_table=table)
+    >>> k[:, :, 0, 0].tolist()
+    [[1.0, 1.0], [0.0, 0.0], [0.0, 1.0]]
+    """
+    append_as({}, k, v, k_new, v_new, starts, lengths, rotary_cos, rotary_sin, rotary_interleaved, page_table,
+              cache_batch_idx, layout)
+
+
+def append_as(names: dict, k: Any, v: Any, k_new: Any, v_new: Any, starts: Any, lengths: Any = None, rotary_cos: Any = None,
+              rotary_sin: Any = None, rotary_interleaved: bool = False, page_table: Any = None, cache_batch_idx: Any = None,
+              layout: str = "bshd") -> None:
+    """cache_append() for a function that calls its arguments otherwise: `names` are its own, by those of cache_append()."""
+    if layout not in LAYOUTS:
+        raise ValueError(f'layout is {layout!r}; accepted: "bshd", "bhsd"')
+    arrays = {"k": writable(names.get("k", "k"), k), "v": writable(names.get("v", "v"), v)}
+    for name, array in (("k_new", k_new), ("v_new", v_new), ("starts", starts), ("lengths", lengths),
+                        ("rotary_cos", rotary_cos), ("rotary_sin", rotary_sin), ("page_table", page_table),
+                        ("cache_batch_idx", cache_batch_idx)):
+        if array is not None or name in ("k_new", "v_new", "starts"):
+            arrays[name] = read(names.get(name, name), array)
+    framework = framework_of("k", k)
+    cuda = framework.is_cuda(k)
+    setting = Setting(layout == "bhsd", cuda, framework.stream(k) if cuda else 0, framework.threads())
+    try:
+        _core.cache_append(arrays, bool(rotary_interleaved), *setting)
+    except (TypeError, ValueError) as error:
+        raise refused(error, arrays, names) from None
