@@ -348,7 +348,7 @@ bool read_sizes(TensorChecks& checks, const tilewise_problem& p, const tilewise_
   s->blocks_kv = p.packed_kv ? 0 : t.k.shape[0];
   s->block_rows_kv = p.page_size ? p.page_size : s->seqlen_kv;
   if (p.page_size) {
-    // A table may hold more than was planned for, or less.
+    // A call's table may be narrower than the plan's; check_bounds refuses a wider one.
     s->max_pages = t.page_table.shape[1];
     s->seqlen_kv = s->max_pages < p.seqlen_kv / p.page_size + 1
                        ? std::min(p.seqlen_kv, s->max_pages * p.page_size)
