@@ -93,7 +93,7 @@ Expected<Device> Device::choose(const DeviceArguments& a) {
   setenv("TILEWISE_CHECK", "1", 0);
   if (name->kind == TILEWISE_CUDA)
     setenv("TILEWISE_DEVICE", name->to_string().c_str(), 1);
-  else if (a.device != "auto")
+  else if (a.device != "auto" || a.backward)
     setenv("TILEWISE_DEVICE", "cpu", 1);
   auto context = Context::from_environment();
   if (!context) return context.status();

@@ -36,14 +36,9 @@ void cache_append(const nb::dict& arrays, bool rotary_interleaved, const Setting
         held[&field - kFields].emplace(field.name, arrays[field.name], setting.cuda).tensor();
     append.*field.tensor = field.rows ? as_bshd(read, setting) : read;
   }
-  tilewise_context* context = context_for(setting);
-  tilewise_error error;
-  tilewise_code code;
-  {
-    const nb::gil_scoped_release release;
-    code = tilewise_cache_append(context, &append, setting.stream_pointer(), &error);
-  }
-  raise_if_refused(code, error);
+  launch(setting, [&](tilewise_context* context, tilewise_error* error) {
+    return tilewise_cache_append(context, &append, setting.stream_pointer(), error);
+  });
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "context.h"
 #include "module.h"
+#include "tilewise/plan.h"
 
 namespace tilewise_python {
 namespace {
@@ -16,8 +17,19 @@ tilewise_problem problem_of(const tilewise_problem& options, const Call& call) {
   return problem;
 }
 
-tilewise_limits limits_of(int64_t max_workspace_bytes, int32_t threads, const std::string& kernel) {
-  return {max_workspace_bytes, threads, kernel.empty() ? nullptr : kernel.c_str()};
+tilewise::DeviceInfo device_of(int32_t kind, int32_t index) {
+  tilewise::DeviceInfo device;
+  tilewise_error error;
+  raise_if_refused(tilewise_device_query(kind, index, &device, &error), error);
+  return device;
+}
+
+tilewise::Limits limits_of(int64_t max_workspace_bytes, int32_t threads, const std::string& kernel) {
+  tilewise::Limits limits;
+  limits.max_workspace_bytes = max_workspace_bytes;
+  limits.threads = threads;
+  limits.kernel = kernel.empty() ? nullptr : kernel.c_str();
+  return limits;
 }
 
 tilewise_plan plan(const tilewise_problem& options, const nb::dict& arrays, const Setting& setting,
@@ -25,7 +37,7 @@ tilewise_plan plan(const tilewise_problem& options, const nb::dict& arrays, cons
   const Call call(arrays, setting);
   const tilewise_problem problem = problem_of(options, call);
   const tilewise_tensor& q = call.tensors().q;
-  const tilewise_limits limits = limits_of(max_workspace_bytes, 0, kernel);
+  const tilewise::Limits limits = limits_of(max_workspace_bytes, 0, kernel);
   tilewise_plan made;
   tilewise_error error;
   raise_if_refused(tilewise_plan_for_context(context_for(setting, q.device_kind, q.device_index), &problem,
@@ -38,22 +50,14 @@ std::string explain(const tilewise_problem& options, const nb::dict& arrays, con
                     int64_t max_workspace_bytes, const std::string& kernel) {
   const Call call(arrays, setting);
   const tilewise_problem problem = problem_of(options, call);
-  tilewise_device_info device;
-  tilewise_error error;
-  raise_if_refused(
-      tilewise_device_query(call.tensors().q.device_kind, call.tensors().q.device_index, &device, &error),
-      error);
-  const tilewise_limits limits =
-      limits_of(max_workspace_bytes, tilewise_context_threads(context_for(setting)), kernel);
-  std::string text(tilewise_plan_explain(&problem, &device, &limits, nullptr, nullptr, 0), '\0');
-  tilewise_plan_explain(&problem, &device, &limits, nullptr, text.data(), text.size() + 1);
-  return text;
+  const tilewise_tensor& q = call.tensors().q;
+  const int32_t threads = tilewise_context_threads(context_for(setting));
+  return tilewise::explain(problem, device_of(q.device_kind, q.device_index),
+                           limits_of(max_workspace_bytes, threads, kernel));
 }
 
 nb::dict device(int32_t kind, int32_t index) {
-  tilewise_device_info d;
-  tilewise_error error;
-  raise_if_refused(tilewise_device_query(kind, index, &d, &error), error);
+  const tilewise::DeviceInfo d = device_of(kind, index);
   nb::dict result;
   result["name"] = d.name;
   result["cores"] = d.cores;
@@ -65,9 +69,9 @@ nb::dict device(int32_t kind, int32_t index) {
 }
 
 std::string text_of(const tilewise_plan& p) {
-  std::string text(tilewise_plan_print(&p, nullptr, 0), '\0');
-  tilewise_plan_print(&p, text.data(), text.size() + 1);
-  return text;
+  tilewise::Plan plan;
+  static_cast<tilewise_plan&>(plan) = p;
+  return plan.to_string();
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <nanobind/stl/string.h>
 
 #include "module.h"
-#include "tilewise/c.h"
+#include "tilewise/problem.h"
 
 namespace nb = nanobind;
 
@@ -25,11 +25,7 @@ void tilewise_python::bind_problem(nb::module_& m) {
       .def_rw("accumulate", &tilewise_problem::accumulate)
       .def_rw("deterministic", &tilewise_problem::deterministic)
       .def_rw("batch_invariant", &tilewise_problem::batch_invariant)
-      .def("__repr__", [](const tilewise_problem& p) {
-        std::string text(tilewise_problem_print(&p, nullptr, 0), '\0');
-        tilewise_problem_print(&p, text.data(), text.size() + 1);
-        return text;
-      });
+      .def("__repr__", [](const tilewise_problem& p) { return tilewise::Problem(p).to_string(); });
   m.attr("FORWARD") = static_cast<int>(TILEWISE_FORWARD);
   m.attr("BACKWARD") = static_cast<int>(TILEWISE_BACKWARD);
   m.attr("BOTTOM_RIGHT") = static_cast<int>(TILEWISE_BOTTOM_RIGHT);

@@ -18,28 +18,18 @@ void attention(const tilewise_problem& options, const nb::dict& arrays, const Se
   call.tensors().q_offset_value = scalars.q_offset;
   call.tensors().dropout_seed = scalars.dropout_seed;
   call.tensors().dropout_offset = scalars.dropout_offset;
-  tilewise_context* context = context_for(setting);
-  tilewise_error error;
-  tilewise_code code;
-  {
-    const nb::gil_scoped_release release;
-    code = tilewise_attention(context, &options, &call.tensors(), setting.stream_pointer(), &error);
-  }
-  raise_if_refused(code, error);
+  launch(setting, [&](tilewise_context* context, tilewise_error* error) {
+    return tilewise_attention(context, &options, &call.tensors(), setting.stream_pointer(), error);
+  });
 }
 
 void merge(nb::handle o, nb::handle lse, nb::handle o_part, nb::handle lse_part, const Setting& setting) {
   const Array a("o", o, setting.cuda), b("lse", lse, setting.cuda), c("o_part", o_part, setting.cuda),
       d("lse_part", lse_part, setting.cuda);
   const tilewise_tensor rows = as_bshd(a.tensor(), setting), part = as_bshd(c.tensor(), setting);
-  tilewise_context* context = context_for(setting);
-  tilewise_error error;
-  tilewise_code code;
-  {
-    const nb::gil_scoped_release release;
-    code = tilewise_merge(context, &rows, &b.tensor(), &part, &d.tensor(), setting.stream_pointer(), &error);
-  }
-  raise_if_refused(code, error);
+  launch(setting, [&](tilewise_context* context, tilewise_error* error) {
+    return tilewise_merge(context, &rows, &b.tensor(), &part, &d.tensor(), setting.stream_pointer(), error);
+  });
 }
 
 void attention_weights(const tilewise_problem& options, const nb::dict& arrays, nb::handle rows,
@@ -47,14 +37,9 @@ void attention_weights(const tilewise_problem& options, const nb::dict& arrays, 
   Call call(arrays, setting);
   call.tensors().q_offset_value = q_offset;
   const Array r("rows", rows, false), w("weights", weights, false);
-  tilewise_context* context = context_for(setting);
-  tilewise_error error;
-  tilewise_code code;
-  {
-    const nb::gil_scoped_release release;
-    code = tilewise_attention_weights(context, &options, &call.tensors(), &r.tensor(), &w.tensor(), &error);
-  }
-  raise_if_refused(code, error);
+  launch(setting, [&](tilewise_context* context, tilewise_error* error) {
+    return tilewise_attention_weights(context, &options, &call.tensors(), &r.tensor(), &w.tensor(), error);
+  });
 }
 
 }  // namespace

@@ -6,23 +6,10 @@
 #include "api/border.h"
 #include "api/context.h"
 #include "core/cache.h"
-#include "core/half.h"
+#include "core/element.h"
 
 namespace tilewise {
 namespace {
-
-float load(const void* data, DType dtype, int64_t at) {
-  if (dtype == DType::f32) return static_cast<const float*>(data)[at];
-  const uint16_t bits = static_cast<const uint16_t*>(data)[at];
-  return dtype == DType::f16 ? float_of_f16(bits) : float_of_bf16(bits);
-}
-
-void store(void* data, DType dtype, int64_t at, float value) {
-  if (dtype == DType::f32)
-    static_cast<float*>(data)[at] = value;
-  else
-    static_cast<uint16_t*>(data)[at] = dtype == DType::f16 ? f16_of_float(value) : bf16_of_float(value);
-}
 
 struct Append {
   int64_t batch = 0, rows = 0, heads = 0, dim = 0, dim_v = 0;
@@ -204,13 +191,14 @@ void append_key(const Append& a, const void* from, int64_t at, int64_t to, int64
   const int64_t half = a.rotary_dim / 2;
   for (int64_t i = 0; i < half; ++i) {
     const int64_t x = a.interleaved ? 2 * i : i, y = a.interleaved ? 2 * i + 1 : i + half;
-    const float c = load(a.cos.data, a.cos.dtype, position * a.cos.row_stride + i),
-                s = load(a.sin.data, a.sin.dtype, position * a.sin.row_stride + i);
-    const float kx = load(from, in, at + x), ky = load(from, in, at + y);
-    store(a.cache.k.data, out, to + x, kx * c - ky * s);
-    store(a.cache.k.data, out, to + y, kx * s + ky * c);
+    const float c = load_element(a.cos.data, a.cos.dtype, position * a.cos.row_stride + i),
+                s = load_element(a.sin.data, a.sin.dtype, position * a.sin.row_stride + i);
+    const float kx = load_element(from, in, at + x), ky = load_element(from, in, at + y);
+    store_element(a.cache.k.data, out, to + x, kx * c - ky * s);
+    store_element(a.cache.k.data, out, to + y, kx * s + ky * c);
   }
-  for (int64_t d = a.rotary_dim; d < a.dim; ++d) store(a.cache.k.data, out, to + d, load(from, in, at + d));
+  for (int64_t d = a.rotary_dim; d < a.dim; ++d)
+    store_element(a.cache.k.data, out, to + d, load_element(from, in, at + d));
 }
 
 void append_all(const Append& a, Executor& executor) {
@@ -223,7 +211,8 @@ void append_all(const Append& a, Executor& executor) {
       append_key(a, a.k_new.data, a.k_new.at(b, i, h), a.cache.k.at(run.block, run.row, h), position);
       const int64_t at = a.v_new.at(b, i, h), to = a.cache.v.at(run.block, run.row, h);
       for (int64_t d = 0; d < a.dim_v; ++d)
-        store(a.cache.v.data, a.cache.v.dtype, to + d, load(a.v_new.data, a.v_new.dtype, at + d));
+        store_element(a.cache.v.data, a.cache.v.dtype, to + d,
+                      load_element(a.v_new.data, a.v_new.dtype, at + d));
     }
   });
 }

@@ -7,16 +7,10 @@
 #include "api/border.h"
 #include "api/context.h"
 #include "core/cache.h"
-#include "core/half.h"
+#include "core/element.h"
 
 namespace tilewise {
 namespace {
-
-double load(const void* data, DType dtype, int64_t at) {
-  if (dtype == DType::f32) return static_cast<const float*>(data)[at];
-  const uint16_t bits = static_cast<const uint16_t*>(data)[at];
-  return dtype == DType::f16 ? float_of_f16(bits) : float_of_bf16(bits);
-}
 
 class RowWeights {
  public:
@@ -51,8 +45,8 @@ class RowWeights {
 
   double bias_of(int64_t b, int64_t h, int64_t i, int64_t j) const {
     const ScoreTensor& t = p_.bias;
-    return load(t.data, t.dtype,
-                b * t.batch_stride + h * t.head_stride + i * t.row_stride + j * t.key_stride);
+    return load_element(t.data, t.dtype,
+                        b * t.batch_stride + h * t.head_stride + i * t.row_stride + j * t.key_stride);
   }
 
   bool sees(const Sequence& s, int64_t b, int64_t h, int64_t i, int64_t j) const {
@@ -70,7 +64,7 @@ class RowWeights {
     const int64_t k = p_.k.at(key.block, key.row, h / p_.group());
     double score = 0;
     for (int64_t d = 0; d < p_.head_dim; ++d)
-      score += load(p_.q.data, p_.q.dtype, q + d) * load(p_.k.data, p_.k.dtype, k + d);
+      score += load_element(p_.q.data, p_.q.dtype, q + d) * load_element(p_.k.data, p_.k.dtype, k + d);
     score *= static_cast<double>(p_.scale);
     if (p_.softcap > 0)
       score = static_cast<double>(p_.softcap) * std::tanh(score / static_cast<double>(p_.softcap));

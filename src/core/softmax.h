@@ -46,10 +46,13 @@ TILEWISE_HD inline RowEnd join_sink(double keys, float sum, float sink) {
   return {1.0f / sum * static_cast<float>(std::exp(keys - all)), static_cast<float>(all)};
 }
 
-// `top` is the running maximum in natural units, `sum` that of e^(score - top). A row whose only scores are
-// NaN has no maximum, but its sum is NaN.
+// True where no key weighs anything. A row whose only scores are NaN has no maximum either, but its sum is
+// NaN.
+TILEWISE_HD inline bool saw_nothing(float top, float sum) { return top == kNegativeInfinity && sum == 0.0f; }
+
+// `top` is the running maximum in natural units, `sum` that of e^(score - top).
 TILEWISE_HD inline RowEnd finish_row(float top, float sum, float sink) {
-  if (top == kNegativeInfinity && sum == 0.0f) return {0.0f, sink};
+  if (saw_nothing(top, sum)) return {0.0f, sink};
   return join_sink(static_cast<double>(top) + static_cast<double>(std::log(sum)), sum, sink);
 }
 

@@ -279,16 +279,7 @@ class BackwardRun {
 
   void write_row(const RowTensor& t, int64_t b, int64_t head, int64_t row, const float* values, int64_t n,
                  float scale) const {
-    if (!t.data) return;
-    const int64_t at = t.at(b, row, head);
-    if (!p_.accumulate) {
-      StoreRow(t, at, values, n, scale, false);
-      return;
-    }
-    for (int64_t c = 0; c < n; ++c) {
-      const float value = values[c] * scale;
-      store_element(t.data, t.dtype, at + c, load_element(t.data, t.dtype, at + c) + value);
-    }
+    if (t.data) StoreGradientRow(t, t.at(b, row, head), values, n, scale, p_.accumulate);
   }
 
   // Rows [j0, j1) of dK and dV.

@@ -3,13 +3,25 @@
 #include <algorithm>
 
 #include "core/dropout.h"
-#include "core/half.h"
+#include "core/element.h"
 #include "core/softmax.h"
 
 namespace tilewise::cpu {
 
 constexpr int kTail =
     64;  // lanes that no row fills are made empty to a multiple of this, or of a tile that is less
+
+RowPlace place_of_row(const ForwardParams& p, const Sequence& sequence, int64_t b, int64_t head,
+                      int64_t row) {
+  const int64_t position = row + sequence.q_offset, near = clamp_index(position, -(1 << 30), 1 << 30);
+  RowPlace place;
+  place.position = static_cast<int32_t>(near);
+  place.beyond = static_cast<float>(position > near ? position - near : near - position);
+  if (p.alibi_slopes) place.slope = p.alibi_slopes[b * p.alibi_batch_stride + head * p.alibi_head_stride];
+  if (p.segment_ids_q.data)
+    place.segment = static_cast<int32_t>(read_row_index(p.segment_ids_q, b, sequence.q_begin, row));
+  return place;
+}
 
 void fill_lanes(Lanes& lanes, const ForwardParams& p, const Sequence& sequence, int64_t b, int64_t first_head,
                 int heads_in_lanes, int64_t first, int count) {
@@ -32,17 +44,12 @@ void fill_lanes(Lanes& lanes, const ForwardParams& p, const Sequence& sequence, 
     lanes.row[r] = static_cast<int32_t>(row);
     lanes.head[r] = static_cast<int32_t>(head);
     if (general) {
-      const int64_t position = row + sequence.q_offset, near = clamp_index(position, -(1 << 30), 1 << 30);
-      lanes.position[r] = static_cast<int32_t>(near);
-      lanes.beyond[r] = static_cast<float>(position > near ? position - near : near - position);
-      lanes.slope[r] =
-          p.alibi_slopes ? p.alibi_slopes[b * p.alibi_batch_stride + head * p.alibi_head_stride] : 0.0f;
-      lanes.segment[r] = 0;
-      if (p.segment_ids_q.data && keys.hi > keys.lo) {
-        const int64_t id = read_row_index(p.segment_ids_q, b, sequence.q_begin, row);
-        lanes.segment[r] = static_cast<int32_t>(id);
-        lanes.segments.add(id);
-      }
+      const RowPlace place = place_of_row(p, sequence, b, head, row);
+      lanes.position[r] = place.position;
+      lanes.beyond[r] = place.beyond;
+      lanes.slope[r] = place.slope;
+      lanes.segment[r] = place.segment;
+      if (p.segment_ids_q.data && keys.hi > keys.lo) lanes.segments.add(place.segment);
     }
     if (p.dropout_threshold) {
       const DropoutRow state = dropout_row(p.dropout_seed, p.dropout_offset, b, head, row);
@@ -137,35 +144,6 @@ bool load_bias_and_mask(float* add, int64_t ld, const ForwardParams& p, const La
     }
   }
   return true;
-}
-
-float load_element(const void* data, DType dtype, int64_t at) {
-  switch (dtype) {
-    case DType::f32:
-      return static_cast<const float*>(data)[at];
-    case DType::f16:
-      return float_of_f16(static_cast<const uint16_t*>(data)[at]);
-    case DType::bf16:
-      return float_of_bf16(static_cast<const uint16_t*>(data)[at]);
-    default:
-      return 0.0f;
-  }
-}
-
-void store_element(void* data, DType dtype, int64_t at, float value) {
-  switch (dtype) {
-    case DType::f32:
-      static_cast<float*>(data)[at] = value;
-      break;
-    case DType::f16:
-      static_cast<uint16_t*>(data)[at] = f16_of_float(value);
-      break;
-    case DType::bf16:
-      static_cast<uint16_t*>(data)[at] = bf16_of_float(value);
-      break;
-    default:
-      break;
-  }
 }
 
 }  // namespace tilewise::cpu

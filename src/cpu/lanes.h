@@ -16,6 +16,14 @@ namespace tilewise::cpu {
 
 constexpr int kMaxLanes = 128;  // widest tile_m of any row of the table
 
+// What a row's scores depend on beside its products.
+struct RowPlace {
+  int32_t position = 0, segment = 0;
+  float slope = 0.0f;
+  float beyond = 0.0f;  // |position| past 2^30: what `position` was clamped by
+};
+RowPlace place_of_row(const ForwardParams& p, const Sequence& sequence, int64_t b, int64_t head, int64_t row);
+
 struct Lanes {
   int count = 0;  // lanes that hold a row; the others see nothing
   int64_t b = 0;
@@ -29,7 +37,7 @@ struct Lanes {
   alignas(64) int32_t position[kMaxLanes];
   alignas(64) int32_t segment[kMaxLanes];
   alignas(64) float slope[kMaxLanes];
-  alignas(64) float beyond[kMaxLanes];  // |position| past 2^30: what `position` was clamped by
+  alignas(64) float beyond[kMaxLanes];
   alignas(64) uint32_t dropout_a[kMaxLanes];
   alignas(64) uint32_t dropout_b[kMaxLanes];
 
@@ -66,9 +74,6 @@ SegmentBounds load_key_segments(int32_t* ids, const ForwardParams& p, const Sequ
 // where the call has neither.
 bool load_bias_and_mask(float* add, int64_t ld, const ForwardParams& p, const Lanes& lanes, int64_t j0,
                         int n);
-
-float load_element(const void* data, DType dtype, int64_t at);
-void store_element(void* data, DType dtype, int64_t at, float value);
 
 }  // namespace tilewise::cpu
 #endif  // TILEWISE_CPU_LANES_H_

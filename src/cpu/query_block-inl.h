@@ -83,6 +83,18 @@ inline void ClearOutput(ForwardBlock& block, int64_t head_dim_v) {
   block.started = true;
 }
 
+// How a row ends whose scores' maximum is `top`, a natural score or a raw product, and whose weights add up
+// to `sum`.
+inline RowEnd EndOfRow(const ForwardParams& p, bool natural, float top, float sum, float sink) {
+  if (saw_nothing(top, sum)) return {0.0f, sink};
+  return join_sink(LogSumExp(natural ? top : top * factor_of(p), natural, sum), sum, sink);
+}
+
+// The sink of a row, -inf where there is none.
+inline float SinkOf(const ForwardParams& p, int64_t head) {
+  return p.sinks ? p.sinks[head * p.sinks_stride] : kNegativeInfinity;
+}
+
 // FinishRow for a block without sinks all of whose rows see something; false, having written nothing that
 // FinishRow would not write again, where that is not so.
 inline bool FinishPlainRows(const ForwardBlock& block, const ForwardParams& p, bool natural, float* factors) {
@@ -107,13 +119,9 @@ inline float FinishRow(const ForwardBlock& block, const ForwardParams& p, bool n
   const Sequence& s = lanes.sequence;
   const int64_t row = lanes.row[r], head = lanes.head[r];
   const bool real = row < s.len_q;
-  const float sink = p.sinks && real ? p.sinks[head * p.sinks_stride] : kNegativeInfinity;
-  // A row whose only scores are NaN has no maximum either, but its sum is NaN.
-  *empty = !real || lanes.sees_nothing(r) || (block.top[r] == kNegativeInfinity && block.sum[r] == 0.0f);
-  RowEnd end{0.0f, sink};
-  if (!*empty)
-    end = join_sink(LogSumExp(natural ? block.top[r] : block.top[r] * factor_of(p), natural, block.sum[r]),
-                    block.sum[r], sink);
+  const float sink = real ? SinkOf(p, head) : kNegativeInfinity;
+  *empty = !real || lanes.sees_nothing(r) || saw_nothing(block.top[r], block.sum[r]);
+  const RowEnd end = *empty ? RowEnd{0.0f, sink} : EndOfRow(p, natural, block.top[r], block.sum[r], sink);
   if (p.lse.data) p.lse.at(lanes.b, s.q_begin + row, head) = end.lse;
   return end.factor;
 }

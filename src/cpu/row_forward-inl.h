@@ -131,7 +131,7 @@ class RowForwardRun {
       row.head = (head_kv + i / t.count) * group + r % group;
       row.keys = visible_keys(p_, t.s, b, row.query);
       row.all = RowState();
-      if (general_) row.place = PlaceOfRow(p_, t.s, b, row.head, row.query);
+      if (general_) row.place = place_of_row(p_, t.s, b, row.head, row.query);
       if (row.keys.hi <= row.keys.lo) continue;
       t.lo = std::min(t.lo, row.keys.lo);
       t.hi = std::max(t.hi, row.keys.hi);
@@ -279,17 +279,25 @@ class RowForwardRun {
     return u;
   }
 
-  // The rows of a tile brought to fp32.
-  const char* const* convert(const KeyTile& tile, const char* const* from, int64_t offset, const RowTensor& t,
-                             int64_t dim, int64_t pitch, float* buffer, const char** converted) const {
-    const int64_t bytes = t.dtype == DType::f32 ? 4 : 2;
+  // Where the rows of one key head of a tile begin: `offset` bytes behind the pointers.
+  struct TileRows {
+    const char* const* rows;
+    int64_t offset;
+  };
+
+  // Of k or v, `from` the tile's pointers: as they are stored, or brought to fp32 where that is no whole
+  // steps.
+  TileRows rows_of(const KeyTile& tile, const char* const* from, int64_t h, const RowTensor& t,
+                   Reading reading, int64_t dim, int64_t pitch, float* buffer, const char** converted) const {
+    const int64_t bytes = t.dtype == DType::f32 ? 4 : 2, offset = h * bytes * t.head_stride;
+    if (reading != Reading::converted) return {from, offset};
     for (int j = tile.from; j < tile.to; ++j) {
       float* to = buffer + j * pitch;
       const int64_t at = (from[j] + offset - static_cast<const char*>(t.data)) / bytes;
       ConvertPaddedRow(to, t, at, dim, pitch);
       converted[j] = reinterpret_cast<const char*>(to);
     }
-    return converted;
+    return {converted, 0};
   }
 
   // Calls body(Rows) for how k or v is read.
@@ -310,21 +318,16 @@ class RowForwardRun {
   void scores(const Task& t, const KeyTile& tile, const KeyTile* next, const RowForwardScratch& w, int64_t h,
               int row0, int count) const {
     const char* converted[kMaxRowKeys];
-    const char* const* k = tile.k;
-    const int64_t head_bytes = k_bytes_ * p_.k.head_stride;
-    int64_t offset = h * head_bytes;
-    if (reads_k_ == Reading::converted) {
-      k = convert(tile, tile.k, offset, p_.k, p_.head_dim, sizes_.pitch_qk, w.k_tile, converted);
-      offset = 0;
-    }
+    const TileRows k =
+        rows_of(tile, tile.k, h, p_.k, reads_k_, p_.head_dim, sizes_.pitch_qk, w.k_tile, converted);
     const int dim = static_cast<int>(multiple_of(kStep, p_.head_dim)), n = tile.to - tile.from;
     const Upcoming upcoming =
-        upcoming_of(t, next, next ? next->k : nullptr, h, head_bytes, k_bytes_ * p_.head_dim,
+        upcoming_of(t, next, next ? next->k : nullptr, h, k_bytes_ * p_.k.head_stride, k_bytes_ * p_.head_dim,
                     sizes_.tile_n / kKeysAtOnce * (dim / kStep));
     with_rows(reads_k_, [&](auto rows) {
       ForSharingRows(count, [&](auto sharing, int r) {
         RowScores<decltype(rows), sharing.value>(
-            w.q + (row0 + r) * sizes_.pitch_qk, sizes_.pitch_qk, k + tile.from, offset, dim, n,
+            w.q + (row0 + r) * sizes_.pitch_qk, sizes_.pitch_qk, k.rows + tile.from, k.offset, dim, n,
             w.s + r * sizes_.pitch_s + tile.from, sizes_.pitch_s, r == 0 ? upcoming : Upcoming());
       });
     });
@@ -356,24 +359,19 @@ class RowForwardRun {
   void outputs(const Task& t, const KeyTile& tile, const KeyTile* next, const RowForwardScratch& w, int64_t h,
                int count, float* o, bool exact) const {
     const char* converted[kMaxRowKeys];
-    const char* const* v = tile.v;
-    const int64_t head_bytes = v_bytes_ * p_.v.head_stride;
-    int64_t offset = h * head_bytes;
-    if (reads_v_ == Reading::converted) {
-      v = convert(tile, tile.v, offset, p_.v, p_.head_dim_v, sizes_.pitch_v, w.v_tile, converted);
-      offset = 0;
-    }
+    const TileRows v =
+        rows_of(tile, tile.v, h, p_.v, reads_v_, p_.head_dim_v, sizes_.pitch_v, w.v_tile, converted);
     const int dim = static_cast<int>(multiple_of(kStep, p_.head_dim_v)), n = tile.to - tile.from;
     const Upcoming upcoming =
-        upcoming_of(t, next, next ? next->v : nullptr, h, head_bytes, v_bytes_ * p_.head_dim_v,
-                    sizes_.tile_n * ((dim + 2 * kStep - 1) / (2 * kStep)));
+        upcoming_of(t, next, next ? next->v : nullptr, h, v_bytes_ * p_.v.head_stride,
+                    v_bytes_ * p_.head_dim_v, sizes_.tile_n * ((dim + 2 * kStep - 1) / (2 * kStep)));
     with_rows(reads_v_, [&](auto rows) {
       using Rows = decltype(rows);
-      if (exact) return SeenRowOutput<Rows>(w.s + tile.from, v + tile.from, offset, dim, n, o);
+      if (exact) return SeenRowOutput<Rows>(w.s + tile.from, v.rows + tile.from, v.offset, dim, n, o);
       ForSharingRows(count, [&](auto sharing, int r) {
-        RowOutput<Rows, sharing.value>(w.s + r * sizes_.pitch_s + tile.from, sizes_.pitch_s, v + tile.from,
-                                       offset, dim, n, o + r * sizes_.pitch_v, sizes_.pitch_v,
-                                       r == 0 ? upcoming : Upcoming());
+        RowOutput<Rows, sharing.value>(w.s + r * sizes_.pitch_s + tile.from, sizes_.pitch_s,
+                                       v.rows + tile.from, v.offset, dim, n, o + r * sizes_.pitch_v,
+                                       sizes_.pitch_v, r == 0 ? upcoming : Upcoming());
       });
     });
   }
@@ -382,12 +380,8 @@ class RowForwardRun {
     for (int r = 0; r < t.all(); ++r) {
       const RowOfTask& row = t.rows[r];
       const bool real = row.query < t.s.len_q, empty = !real || row.all.empty();
-      const float sink = p_.sinks && real ? p_.sinks[row.head * p_.sinks_stride] : kNegativeInfinity;
-      RowEnd end{0.0f, sink};
-      if (!empty) {
-        const float top = general_ ? row.all.top : row.all.top * factor_of(p_);
-        end = join_sink(LogSumExp(top, general_, row.all.sum), row.all.sum, sink);
-      }
+      const RowEnd end =
+          EndOfRow(p_, general_, row.all.top, row.all.sum, real ? SinkOf(p_, row.head) : kNegativeInfinity);
       if (p_.lse.data) p_.lse.at(t.b, t.s.q_begin + row.query, row.head) = end.lse;
       const float* o = w.o + r * sizes_.pitch_v;
       if (reads_v_ == Reading::brains && !empty) {

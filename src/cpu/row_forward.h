@@ -11,6 +11,7 @@
 #include "core/mask.h"
 #include "core/softmax.h"
 #include "cpu/forward.h"
+#include "cpu/lanes.h"
 
 namespace tilewise::cpu {
 
@@ -25,19 +26,11 @@ inline int64_t row_forward_chunks(int64_t seqlen_kv) {
   return std::max<int64_t>((seqlen_kv + kSplitKeys - 1) / kSplitKeys, 1);
 }
 
-// What a row's scores depend on beside its products.
-struct RowPlace {
-  int32_t position = 0, segment = 0;
-  float slope = 0.0f;
-  float beyond = 0.0f;  // |position| past 2^30: what `position` was clamped by
-};
-
 // Of the keys that a row has seen so far, in the scores' own units.
 struct RowState {
   float top = kNegativeInfinity, sum = 0.0f;
 
-  // A row whose only scores are NaN has no maximum either, but its sum is NaN.
-  bool empty() const { return top == kNegativeInfinity && sum == 0.0f; }
+  bool empty() const { return saw_nothing(top, sum); }
 };
 
 struct RowOfTask {

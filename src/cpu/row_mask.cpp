@@ -1,10 +1,11 @@
 #include "cpu/row_mask.h"
 
 #include <algorithm>
+#include <bit>
 
+#include "core/element.h"
 #include "core/mask.h"
 #include "core/softmax.h"
-#include "cpu/lanes.h"
 
 namespace tilewise::cpu {
 namespace {
@@ -38,12 +39,9 @@ bool hide_by_mask(float* add, const ForwardParams& p, int64_t b, int64_t head, i
   for (int j = from; j < to; j += 64) {
     const int count = std::min(64, to - j);
     const uint64_t all = count < 64 ? (uint64_t{1} << count) - 1 : ~uint64_t{0};
-    const uint64_t hidden = all & ~read_bits(static_cast<const uint8_t*>(mask.data), at + j, count);
+    uint64_t hidden = all & ~read_bits(static_cast<const uint8_t*>(mask.data), at + j, count);
     hides |= hidden != 0;
-    for (int i = 0; hidden >> i != 0; ++i) {
-      if ((hidden >> i) & 1) add[j + i] = kNegativeInfinity;
-      if (i == 63) break;
-    }
+    for (; hidden != 0; hidden &= hidden - 1) add[j + std::countr_zero(hidden)] = kNegativeInfinity;
   }
   return hides;
 }

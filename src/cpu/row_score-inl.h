@@ -4,17 +4,6 @@
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
 
-inline RowPlace PlaceOfRow(const ForwardParams& p, const Sequence& s, int64_t b, int64_t head, int64_t row) {
-  const int64_t position = row + s.q_offset, near = clamp_index(position, -(1 << 30), 1 << 30);
-  RowPlace place;
-  place.position = static_cast<int32_t>(near);
-  place.beyond = static_cast<float>(position > near ? position - near : near - position);
-  if (p.alibi_slopes) place.slope = p.alibi_slopes[b * p.alibi_batch_stride + head * p.alibi_head_stride];
-  if (p.segment_ids_q.data)
-    place.segment = static_cast<int32_t>(read_row_index(p.segment_ids_q, b, s.q_begin, row));
-  return place;
-}
-
 // s[j] is the product with key key0 + j, from <= j < to; the vectors that hold them are whole. `add` is
 // load_row_bias_and_mask's row or null, `key_segments` the ids of the keys or null.
 HWY_NOINLINE void FinishRowScores(float* HWY_RESTRICT s, int from, int to, const ForwardParams& p,

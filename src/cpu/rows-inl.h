@@ -40,24 +40,26 @@ inline void ConvertPaddedRow(float* HWY_RESTRICT to, const RowTensor& t, int64_t
   std::fill_n(to + n, pitch - n, 0.0f);
 }
 
-// True where no element of the row is NaN or infinite.
-inline bool AllFinite(const float* HWY_RESTRICT row, int64_t n) {
+// True where no element of `count` rows of n is NaN or infinite.
+inline bool AllFinite(const float* HWY_RESTRICT rows, int64_t n, int64_t count = 1, int64_t stride = 0) {
   const D d;
   const V zero = hn::Zero(d);
   // x * 0 is 0, or NaN for what is not finite; NaN stays.
   V bad = zero, bad1 = zero, bad2 = zero, bad3 = zero;
-  int64_t i = 0;
-  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
-    bad = hn::MulAdd(hn::LoadU(d, row + i), zero, bad);
-    bad1 = hn::MulAdd(hn::LoadU(d, row + i + kLanes), zero, bad1);
-    bad2 = hn::MulAdd(hn::LoadU(d, row + i + 2 * kLanes), zero, bad2);
-    bad3 = hn::MulAdd(hn::LoadU(d, row + i + 3 * kLanes), zero, bad3);
+  bool finite = true;
+  for (int64_t r = 0; r < count; ++r, rows += stride) {
+    int64_t i = 0;
+    for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+      bad = hn::MulAdd(hn::LoadU(d, rows + i), zero, bad);
+      bad1 = hn::MulAdd(hn::LoadU(d, rows + i + kLanes), zero, bad1);
+      bad2 = hn::MulAdd(hn::LoadU(d, rows + i + 2 * kLanes), zero, bad2);
+      bad3 = hn::MulAdd(hn::LoadU(d, rows + i + 3 * kLanes), zero, bad3);
+    }
+    for (; i + kLanes <= n; i += kLanes) bad = hn::MulAdd(hn::LoadU(d, rows + i), zero, bad);
+    for (; i < n; ++i) finite = finite && std::isfinite(rows[i]);
   }
-  for (; i + kLanes <= n; i += kLanes) bad = hn::MulAdd(hn::LoadU(d, row + i), zero, bad);
   bad = hn::Add(hn::Add(bad, bad1), hn::Add(bad2, bad3));
-  bool finite = hn::AllTrue(d, hn::Eq(bad, bad));
-  for (; i < n; ++i) finite = finite && std::isfinite(row[i]);
-  return finite;
+  return finite && hn::AllTrue(d, hn::Eq(bad, bad));
 }
 
 inline float Dot(const float* HWY_RESTRICT x, const float* HWY_RESTRICT y, int64_t n) {

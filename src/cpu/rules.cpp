@@ -107,7 +107,7 @@ constexpr double kRowsEfficiency = 0.75;    // with rows that share each read of
 constexpr double kOneRowEfficiency = 0.35;  // and with one row
 // Beside the products: packing a block of query lanes and writing its outputs; reading and writing one row.
 constexpr double kBlockSeconds = 4e-6;
-constexpr double kRowSeconds = 0.2e-6;
+constexpr double kRowSeconds = 0.2e-6;  // 0.06 measured: sets the change to fused, docs/performance/decode.md
 constexpr double kSmallEfficiency = 0.75;
 constexpr double kSmallHeadSeconds = 0.03e-6, kSmallRowSeconds = 0.012e-6;
 // The same of the backward, which packs and writes twice as much in small tiles, and more in fused ones.

@@ -5,6 +5,15 @@
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
 
+// Lanes whose interval [lo, hi) does not hold the key.
+HWY_INLINE hn::Mask<hn::ScalableTag<float>> OutsideInterval(hn::Vec<hn::ScalableTag<int32_t>> lo,
+                                                            hn::Vec<hn::ScalableTag<int32_t>> hi,
+                                                            int64_t key) {
+  const hn::ScalableTag<int32_t> di;
+  const auto at = hn::Set(di, static_cast<int32_t>(key));
+  return hn::RebindMask(hn::ScalableTag<float>(), hn::Or(hn::Gt(lo, at), hn::Not(hn::Gt(hi, at))));
+}
+
 // The interval test alone, in any units. Keys j0 .. j0 + n.
 HWY_NOINLINE void MaskIntervals(float* HWY_RESTRICT s, int64_t ld, const Lanes& lanes, int64_t j0, int n) {
   const hn::ScalableTag<float> d;
@@ -15,10 +24,8 @@ HWY_NOINLINE void MaskIntervals(float* HWY_RESTRICT s, int64_t ld, const Lanes& 
     const auto lo = hn::Load(di, lanes.lo + r);
     const auto hi = hn::Load(di, lanes.hi + r);
     for (int j = 0; j < n; ++j) {
-      const auto key = hn::Set(di, static_cast<int32_t>(j0 + j));
-      const auto out = hn::Or(hn::Gt(lo, key), hn::Not(hn::Gt(hi, key)));
       float* at = s + j * ld + r;
-      hn::Store(hn::IfThenElse(hn::RebindMask(d, out), hidden, hn::Load(d, at)), d, at);
+      hn::Store(hn::IfThenElse(OutsideInterval(lo, hi, j0 + j), hidden, hn::Load(d, at)), d, at);
     }
   }
 }
@@ -50,14 +57,14 @@ HWY_NOINLINE void FinishScores(float* HWY_RESTRICT s, int64_t ld, const Lanes& l
         x = hn::Mul(cap, t);
         if (slope) hn::Store(hn::NegMulAdd(t, t, hn::Set(d, 1.0f)), d, slope + j * ld + r);
       }
-      const auto key = hn::Set(di, static_cast<int32_t>(j0 + j));
-      auto out = hn::RebindMask(d, hn::Or(hn::Gt(lo, key), hn::Not(hn::Gt(hi, key))));
+      auto out = OutsideInterval(lo, hi, j0 + j);
       if (add) {
         const auto a = hn::Load(d, add + j * ld + r);
         out = hn::Or(out, hn::Eq(a, hidden));
         x = hn::Add(x, a);
       }
       if (p.alibi_slopes) {
+        const auto key = hn::Set(di, static_cast<int32_t>(j0 + j));
         const auto distance = hn::ConvertTo(d, hn::Abs(hn::Sub(position, key)));
         x = hn::NegMulAdd(alibi, hn::Add(distance, beyond), x);
       }

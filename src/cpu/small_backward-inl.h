@@ -45,7 +45,7 @@ class SmallBackwardRun : SmallRun {
   // lse -inf: scores hide what the interval leaves.
   void hide_dead_rows(SmallLanes& t, Stats& stats) const {
     for (int r = 0; r < t.count; ++r) {
-      const float lse = p_.lse.at(t.b, t.sequence.q_begin + t.query[r], t.head[r]);
+      const float lse = stat(t, p_.lse, r);
       stats.lse[r] = lse;
       if (lse != kNegativeInfinity && t.first[r] < t.last[r]) continue;
       stats.lse[r] = -kNegativeInfinity;
@@ -114,7 +114,7 @@ class SmallBackwardRun : SmallRun {
       if (b_.dq.data) {
         const Target to = target(b_.dq, row_at(t, b_.dq, first), p_.group() == 1, p_.head_dim, w.out);
         SmallProduct<false>(t.rows, n, w.ds + first, t.width, k[h], to.data, to.stride, dim_);
-        if (!RowsFinite(to.data, to.stride, t.rows, dim_))
+        if (!AllFinite(to.data, dim_, t.rows, to.stride))
           for (int i = 0; i < t.rows; ++i)
             WeightedSum(w.ds + first + i, t.width, k[h], t.first[first + i], t.last[first + i], dim_,
                         to.data + i * to.stride);
@@ -139,8 +139,7 @@ class SmallBackwardRun : SmallRun {
         V p = Exp2(hn::Mul(hn::MulSub(hn::Load(d, s + at), scale, lse), log2e));
         V g = hn::Mul(hn::Mul(scale, p), hn::Sub(hn::Load(d, ds + at), delta));
         if (t.partial) {
-          const auto key = hn::Set(di, j);
-          const auto out = hn::RebindMask(d, hn::Or(hn::Gt(first, key), hn::Not(hn::Gt(last, key))));
+          const auto out = OutsideInterval(first, last, j);
           p = hn::IfThenZeroElse(out, p);
           g = hn::IfThenZeroElse(out, g);
         }
@@ -164,13 +163,7 @@ class SmallBackwardRun : SmallRun {
   }
 
   void write_row(const RowTensor& tensor, int64_t at, const float* values, int64_t dim) const {
-    if (!b_.accumulate) {
-      StoreRow(tensor, at, values, dim, 1.0f, false);
-      return;
-    }
-    for (int64_t c = 0; c < dim; ++c)
-      store_element(tensor.data, tensor.dtype, at + c,
-                    load_element(tensor.data, tensor.dtype, at + c) + values[c]);
+    StoreGradientRow(tensor, at, values, dim, 1.0f, b_.accumulate);
   }
 
   // Zeros: dK and dV of keys outside the tile, dQ of rows that no product made.

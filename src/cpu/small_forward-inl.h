@@ -48,7 +48,7 @@ class SmallForwardRun : SmallRun {
       const int64_t stride = made_in_place ? p_.o.row_stride : sizes_.pitch_v;
       SmallProduct<false>(t.rows, t.keys(), w.s + first, t.width, v, o, stride, dim_v_);
       // What is not finite may come from keys that the row does not see.
-      if (!RowsFinite(o, stride, t.rows, dim_v_))
+      if (!AllFinite(o, dim_v_, t.rows, stride))
         for (int i = 0; i < t.rows; ++i)
           SeenSum(w.s + first + i, t.width, v, t.keys(), dim_v_, o + i * stride);
       if (made_in_place) continue;
@@ -61,54 +61,32 @@ class SmallForwardRun : SmallRun {
   void softmax(const SmallLanes& t, float* s, float sign) const {
     const D d;
     const hn::RebindToSigned<D> di;
-    const Weights<false> weights(factor_of(p_));
     const V hidden = hn::Set(d, kNegativeInfinity), by_sign = hn::Set(d, sign);
     const int n = t.keys(), ld = t.width;
-    alignas(64) float top_of[kLanes], sum_of[kLanes], factor_of_row[kLanes];
+    alignas(64) float top_of[kSmallRows], sum_of[kSmallRows], factors[kSmallRows];
     for (int x = 0; x < ld; x += kLanes) {
       const auto first = hn::Load(di, t.first + x), last = hn::Load(di, t.last + x);
       V top = hidden;
       for (int j = 0; j < n; ++j) {
         float* at = s + j * ld + x;
         V score = hn::Mul(by_sign, hn::Load(d, at));
-        if (t.partial) {
-          const auto key = hn::Set(di, j);
-          const auto out = hn::Or(hn::Gt(first, key), hn::Not(hn::Gt(last, key)));
-          score = hn::IfThenElse(hn::RebindMask(d, out), hidden, score);
-        }
+        if (t.partial) score = hn::IfThenElse(OutsideInterval(first, last, j), hidden, score);
         hn::Store(score, d, at);
         top = hn::Max(top, score);
       }
-      const V shift = weights.shift(top);
-      V sum = hn::Zero(d);
-      for (int j = 0; j < n; ++j) {
-        float* at = s + j * ld + x;
-        const V score = hn::Load(d, at);
-        const V p = weights.of(score, shift);
-        sum = hn::Add(sum, p);
-        hn::Store(hn::IfThenElse(hn::Eq(score, hidden), hn::Set(d, -0.0f), p), d, at);
-      }
-      hn::Store(top, d, top_of);
-      hn::Store(sum, d, sum_of);
-      const int count = std::clamp(t.count - x, 0, kLanes);
-      for (int r = 0; r < count; ++r) factor_of_row[r] = finish(t, x + r, top_of[r], sum_of[r]);
-      std::fill(factor_of_row + count, factor_of_row + kLanes, 0.0f);
-      const V factor = hn::Load(d, factor_of_row);
-      for (int j = 0; j < n; ++j) {
-        float* at = s + j * ld + x;
-        hn::Store(hn::Mul(hn::Load(d, at), factor), d, at);
-      }
+      hn::Store(top, d, top_of + x);
+      hn::Store(hn::Zero(d), d, sum_of + x);
     }
+    ExponentialsMarked<false>(factor_of(p_), s, ld, n, ld, top_of, sum_of);
+    for (int r = 0; r < t.count; ++r) factors[r] = finish(t, r, top_of[r], sum_of[r]);
+    std::fill(factors + t.count, factors + ld, 0.0f);
+    for (int j = 0; j < n; ++j) Multiply(s + static_cast<int64_t>(j) * ld, factors, ld);
   }
 
   // Writes a row's lse; returns what its weights are multiplied by.
   float finish(const SmallLanes& t, int r, float top, float sum) const {
     const int64_t head = t.head[r];
-    const float sink = p_.sinks ? p_.sinks[head * p_.sinks_stride] : kNegativeInfinity;
-    // A row whose only scores are NaN has no maximum either, but its sum is NaN.
-    RowEnd end{0.0f, sink};
-    if (top != kNegativeInfinity || sum != 0.0f)
-      end = join_sink(LogSumExp(top * factor_of(p_), false, sum), sum, sink);
+    const RowEnd end = EndOfRow(p_, false, top, sum, SinkOf(p_, head));
     if (p_.lse.data) p_.lse.at(t.b, t.sequence.q_begin + t.query[r], head) = end.lse;
     return end.factor;
   }

@@ -9,22 +9,23 @@ namespace HWY_NAMESPACE {
 struct SmallLanes {
   int64_t b;
   Sequence sequence;
-  int64_t head_kv;                        // the first of the task
-  int heads;                              // key heads
-  int rows;                               // of each
-  int count;                              // heads * rows
-  int width;                              // whole vectors
-  int64_t lo, hi;                         // keys of the tile
-  bool partial;                           // some row does not see all of them
-  bool dead;                              // some row sees none
-  alignas(64) int32_t first[kSmallRows];  // key, from the tile's first on
-  alignas(64) int32_t last[kSmallRows];
-
+  int64_t head_kv;  // the first of the task
+  int heads;        // key heads
+  int rows;         // of each
+  int count;        // heads * rows
+  int width;        // whole vectors
+  int64_t lo, hi;   // keys of the tile
+  bool partial;     // some row does not see all of them
+  bool dead;        // some row sees none
   int32_t query[kSmallRows], head[kSmallRows];
+  // Keys that a lane sees, from the tile's first on.
+  alignas(64) int32_t first[kSmallRows];
+  alignas(64) int32_t last[kSmallRows];
 
   int keys() const { return static_cast<int>(hi - lo); }
 };
 
+// Rows of whole vectors, wherever they stand.
 struct FloatRows {
   const float* data = nullptr;
   int64_t stride = 0;
@@ -120,7 +121,7 @@ HWY_INLINE void SmallProduct(int m, int nk, const float* a, int64_t as, const Fl
     WeightedSum(a + (kUnitK ? i * as : i), kUnitK ? 1 : as, rows, 0, nk, dim, c + i * cs);
 }
 
-// The same, where weight -0 passes a key over, and what underflowed is no zero beside an infinity.
+// All keys of a row, where weight -0 passes a key over, and what underflowed is no zero beside an infinity.
 inline void SeenSum(const float* w, int64_t ws, const FloatRows& rows, int n, int dim, float* out) {
   const D d;
   for (int c = 0; c < dim; c += kLanes) {
@@ -135,25 +136,6 @@ inline void SeenSum(const float* w, int64_t ws, const FloatRows& rows, int n, in
     }
     hn::StoreU(sum, d, out + c);
   }
-}
-
-// True where no element of `count` rows is NaN or infinite; `dim` is whole vectors.
-inline bool RowsFinite(const float* rows, int64_t stride, int count, int dim) {
-  const D d;
-  const V zero = hn::Zero(d);
-  V bad0 = zero, bad1 = zero, bad2 = zero, bad3 = zero;  // x * 0 is 0, or NaN for what is not finite
-  for (int r = 0; r < count; ++r, rows += stride) {
-    int c = 0;
-    for (; c + 4 * kLanes <= dim; c += 4 * kLanes) {
-      MulAddTo(bad0, zero, hn::LoadU(d, rows + c));
-      MulAddTo(bad1, zero, hn::LoadU(d, rows + c + kLanes));
-      MulAddTo(bad2, zero, hn::LoadU(d, rows + c + 2 * kLanes));
-      MulAddTo(bad3, zero, hn::LoadU(d, rows + c + 3 * kLanes));
-    }
-    for (; c < dim; c += kLanes) MulAddTo(bad0, zero, hn::LoadU(d, rows + c));
-  }
-  const V bad = hn::Add(hn::Add(bad0, bad1), hn::Add(bad2, bad3));
-  return hn::AllTrue(d, hn::Eq(bad, bad));
 }
 
 // What a call knows before its first task.

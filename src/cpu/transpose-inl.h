@@ -147,5 +147,18 @@ inline void StoreRow(const RowTensor& t, int64_t at, const float* HWY_RESTRICT v
   }
 }
 
+// One row of a gradient: values * factor, added to what stands there where the call accumulates.
+inline void StoreGradientRow(const RowTensor& t, int64_t at, const float* HWY_RESTRICT values, int64_t n,
+                             float factor, bool accumulate) {
+  if (!accumulate) {
+    StoreRow(t, at, values, n, factor, false);
+    return;
+  }
+  for (int64_t c = 0; c < n; ++c) {
+    const float value = values[c] * factor;
+    store_element(t.data, t.dtype, at + c, load_element(t.data, t.dtype, at + c) + value);
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace tilewise::cpu

@@ -14,6 +14,7 @@
 #include "core/arena.h"
 #include "core/cache.h"
 #include "core/dropout.h"
+#include "core/element.h"
 #include "core/half.h"
 #include "core/kernel.h"
 #include "core/mask.h"

@@ -4,7 +4,7 @@
 
 #include "api/context.h"
 #include "core/dropout.h"
-#include "core/half.h"
+#include "core/element.h"
 #include "cuda/runtime.h"
 
 namespace tilewise::tune {
@@ -63,16 +63,12 @@ int32_t alignment_of(DType dtype, int64_t head_dim, int64_t head_dim_v) {
 void fill_normal(void* data, DType dtype, int64_t count, uint64_t seed) {
   for (int64_t i = 0; i < count; ++i) {
     const float value = normal_of(mix64(seed + static_cast<uint64_t>(i + 1) * 0x9e3779b97f4a7c15ull));
-    if (dtype == DType::f32) static_cast<float*>(data)[i] = value;
-    if (dtype == DType::f16) static_cast<uint16_t*>(data)[i] = f16_of_float(value);
-    if (dtype == DType::bf16) static_cast<uint16_t*>(data)[i] = bf16_of_float(value);
+    store_element(data, dtype, i, value);
   }
 }
 
 double value_at(const tilewise_tensor& tensor, int64_t i) {
-  if (tensor.dtype == TILEWISE_F32) return static_cast<const float*>(tensor.data)[i];
-  const uint16_t bits = static_cast<const uint16_t*>(tensor.data)[i];
-  return tensor.dtype == TILEWISE_F16 ? float_of_f16(bits) : float_of_bf16(bits);
+  return load_element(tensor.data, static_cast<DType>(tensor.dtype), i);
 }
 
 int64_t ProblemData::bytes_of(const Problem& p) {
