@@ -125,7 +125,7 @@ class ForwardTile {
     float x[kPer][kPer] = {};
     scores(x, j0, first, last);
     finish_scores(p_, t_, s_, x, seen, slope_, row_, column_, j0);
-    weights(x, seen, j0);
+    weights(x, j0);
 #pragma unroll
     for (int j = 0; j < kPer; ++j)
       *reinterpret_cast<float4*>(&s_.p_t[column_ + j][row_]) =
@@ -155,7 +155,7 @@ class ForwardTile {
   }
 
   // Scores to weights, after O and the sums were scaled down where the maximum rose.
-  __device__ __forceinline__ void weights(float (&x)[kPer][kPer], uint32_t seen, int64_t j0) {
+  __device__ __forceinline__ void weights(float (&x)[kPer][kPer], int64_t j0) {
 #pragma unroll
     for (int i = 0; i < kPer; ++i) {
       const float tile = over_row(fmaxf(fmaxf(x[i][0], x[i][1]), fmaxf(x[i][2], x[i][3])),
@@ -177,8 +177,8 @@ class ForwardTile {
       const float kept = dropout_scale_of(p_.dropout_threshold);
 #pragma unroll
       for (int j = 0; j < kPer; ++j) {
-        const bool sees = (seen >> (kPer * i + j)) & 1u;
-        float weight = sees ? exp2f((x[i][j] - finite) * kLog2E) : -0.0f;
+        // A score of -inf is not seen either, whatever made it so.
+        float weight = x[i][j] == kNegativeInfinity ? -0.0f : exp2f((x[i][j] - finite) * kLog2E);
         sum_[i] += weight;
         if (p_.dropout_threshold)
           weight *= dropout_keep(dropout, j0 + column_ + j, p_.dropout_threshold) ? kept : 0.0f;
