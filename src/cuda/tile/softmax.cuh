@@ -22,6 +22,25 @@ struct Decay {
   }
 };
 
+// The maxima of the thread's two rows in a tile, the same in the four lanes of a row.
+template <int kCount>
+__device__ __forceinline__ void row_peaks(float (&peak)[2], const float (&r_s)[kCount]) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float even = r_s[2 * r], odd = r_s[2 * r + 1];
+#pragma unroll
+    for (int j = 1; j < kCount / 4; ++j) {
+      even = fmaxf(even, r_s[4 * j + 2 * r]);
+      odd = fmaxf(odd, r_s[4 * j + 2 * r + 1]);
+    }
+    peak[r] = fmaxf(even, odd);
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 1));
+#pragma unroll
+  for (int r = 0; r < 2; ++r) peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 2));
+}
+
 struct OnlineSoftmax {
   float top[2] = {kMinusInfinity, kMinusInfinity};  // the maximum that weights are taken from, raw units
   float sum[2] = {0.0f, 0.0f};
@@ -36,20 +55,7 @@ struct OnlineSoftmax {
   template <int kCount>
   __device__ __forceinline__ Decay raise(const float (&r_s)[kCount], float scale_log2) {
     float peak[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float even = r_s[2 * r], odd = r_s[2 * r + 1];
-#pragma unroll
-      for (int j = 1; j < kCount / 4; ++j) {
-        even = fmaxf(even, r_s[4 * j + 2 * r]);
-        odd = fmaxf(odd, r_s[4 * j + 2 * r + 1]);
-      }
-      peak[r] = fmaxf(even, odd);
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 1));
-#pragma unroll
-    for (int r = 0; r < 2; ++r) peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 2));
+    row_peaks(peak, r_s);
     // Letting the maximum lag (by 2^8, say) would save rescalings, but the largest weight would no longer be
     // 1, which rounds to itself: where few keys have most of the weight the error doubles.
     const bool raised = peak[0] > top[0] || peak[1] > top[1];

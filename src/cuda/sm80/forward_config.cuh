@@ -1,0 +1,60 @@
+// The constants of one sm_80 forward kernel, its plan of shared memory, and what a launch passes to it.
+#ifndef TILEWISE_CUDA_SM80_FORWARD_CONFIG_H_
+#define TILEWISE_CUDA_SM80_FORWARD_CONFIG_H_
+
+#include "core/params.h"
+#include "cuda/tile/order.cuh"
+#include "cuda/tile/shared_tile.cuh"
+#include "cuda/tile/work.cuh"
+
+namespace tilewise::sm80 {
+
+// kBlocksOf: blocks that share a multiprocessor: what keeps its matrix units busy while one of them waits.
+template <typename ElementT, int kDimQK, int kDimVO, int kFragmentsOf, int kKeys, bool kGeneralScores,
+          int kBlocksOf = 2, int kStageCount = 1>
+struct ForwardConfig {
+  using Element = ElementT;
+  static constexpr int kDim = kDimQK, kDimV = kDimVO;
+  static constexpr int kWarps = 4, kThreads = 32 * kWarps;
+  static constexpr int kFragments = kFragmentsOf;  // of 16 queries, in a warp: what a word from K or V serves
+  static constexpr int kTileM = 16 * kFragments * kWarps, kTileN = kKeys;
+  static constexpr int kStages = kStageCount;
+  static constexpr bool kGeneral = kGeneralScores;
+  static constexpr int kBlocks = kBlocksOf;
+
+  using QTile = tile::SharedTile<kTileM, kDim>;
+  using KTile = tile::SharedTile<kTileN, kDim>;
+  using VTile = tile::SharedTile<kTileN, kDimV>;
+};
+
+// What the score class general keeps of the tile's rows.
+template <int kRows, int kKeys>
+struct GeneralShared {
+  int32_t lo[kRows], hi[kRows];  // keys by band, lengths and kv_ranges
+  int32_t lo_min, lo_max, hi_min, hi_max;
+  int32_t segment_low, segment_high;
+  int32_t seen[kKeys];  // by some row
+};
+struct NoneShared {};
+
+template <typename C>
+struct ForwardShared {
+  alignas(tile::kSwizzleAlignment) uint8_t q[C::QTile::kBytes];
+  alignas(tile::kSwizzleAlignment) uint8_t k[C::kStages][C::KTile::kBytes];
+  alignas(tile::kSwizzleAlignment) uint8_t v[C::kStages][C::VTile::kBytes];
+  tile::Work work;
+  std::conditional_t<C::kGeneral, GeneralShared<C::kTileM, C::kTileN>, NoneShared> general;
+};
+
+struct ForwardArgs {
+  ForwardParams params;
+  tile::Order order;
+  int32_t queries_per_key_head = 1;
+  float scale_log2 = 0.0f;  // scores to exponents of 2
+  // 1: 16 bytes at a time, as base and strides allow.
+  int32_t wide_q = 0, wide_k = 0, wide_v = 0, wide_o = 0;
+  int32_t paired_bias = 0, paired_mask = 0;  // 1: two neighbouring keys by one load
+};
+
+}  // namespace tilewise::sm80
+#endif  // TILEWISE_CUDA_SM80_FORWARD_CONFIG_H_
