@@ -248,24 +248,9 @@ template <typename C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocks) forward(const __grid_constant__ ForwardArgs args) {
   extern __shared__ __align__(tile::kSwizzleAlignment) uint8_t s_bytes[];
   auto& shared = *reinterpret_cast<ForwardShared<C>*>(s_bytes);
-  tile::Work& w = shared.work;
-  if (threadIdx.x == 0) {
-    int tile_row;
-    args.order.find(static_cast<int32_t>(blockIdx.x), w.batch, w.head, tile_row);
-    w.row = (tile_row - args.order.tiles_m) * C::kTileM;
-  }
-  // A packed sequence that is longer than the plan's bound has further tiles, tiles_m apart.
+  begin_work(shared.work, args, C::kTileM);
 #pragma unroll 1
-  for (;;) {
-    __syncthreads();  // the work before has been read
-    if (threadIdx.x == 0 &&
-        !tile::make_work<C::kTileM, C::kTileN>(w, args.params, w.batch, w.head,
-                                               w.row / C::kTileM + args.order.tiles_m))
-      w.batch = -1;
-    __syncthreads();
-    if (w.batch < 0) return;
-    Forward<C>(args, shared).run();
-  }
+  while (next_work<C::kTileM, C::kTileN>(shared.work, args)) Forward<C>(args, shared).run();
 }
 
 }  // namespace tilewise::sm80

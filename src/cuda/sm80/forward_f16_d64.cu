@@ -2,9 +2,9 @@
 
 namespace tilewise::sm80 {
 
-using Simple = ForwardConfig<__half, 64, 64, 2, 64, false, 2>;
+using Simple = ForwardConfig<__half, 64, 64, 2, 128, false, 2>;
 using General = ForwardConfig<__half, 64, 64, 1, 64, true, 4>;
 
 }  // namespace tilewise::sm80
 
-TILEWISE_SM80_FORWARD(forward_sm80_f16_d64_128x64_simple, forward_sm80_f16_d64_64x64_general)
+TILEWISE_SM80_FORWARD(forward_sm80_f16_d64_128x128_simple, forward_sm80_f16_d64_64x64_general)

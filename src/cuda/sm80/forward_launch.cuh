@@ -8,10 +8,11 @@
 
 namespace tilewise::sm80 {
 
-// True where rows of 16-bit elements can be moved 16 bytes at a time.
+// True where rows can be moved 16 bytes at a time.
 inline bool is_wide(const RowTensor& t) {
-  return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.batch_stride % 8 == 0 && t.row_stride % 8 == 0 &&
-         t.head_stride % 8 == 0;
+  const int64_t step = t.dtype == DType::f32 ? 4 : 8;
+  return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.batch_stride % step == 0 &&
+         t.row_stride % step == 0 && t.head_stride % step == 0;
 }
 
 // True where neighbouring keys lie side by side and a row begins at a multiple of `step` elements and of `bytes`.
@@ -26,14 +27,16 @@ cudaError_t allow_shared() {
                               sizeof(ForwardShared<C>));
 }
 
-template <typename C>
-cudaError_t launch_forward(const ForwardParams& p, cudaStream_t stream) {
-  static_assert(sizeof(ForwardShared<C>) <= 99 * 1024, "what compute capability 8.6, 8.9 and 12.0 have");
+inline bool is_shaped(const ForwardParams& p) {
+  return p.softcap > 0.0f || p.alibi_slopes != nullptr || !(p.scale > 0.0f);
+}
+
+inline ForwardArgs make_args(const ForwardParams& p, int tile_m) {
   ForwardArgs args;
   args.params = p;
-  args.order = tile::order_of(p, C::kTileM);
-  if (args.order.total == 0) return cudaSuccess;
+  args.order = tile::order_of(p, tile_m);
   args.queries_per_key_head = static_cast<int32_t>(p.group());
+  args.shaped = is_shaped(p);
   args.scale_log2 = p.scale * kLog2E;
   args.wide_q = is_wide(p.q);
   args.wide_k = is_wide(p.k);
@@ -41,6 +44,14 @@ cudaError_t launch_forward(const ForwardParams& p, cudaStream_t stream) {
   args.wide_o = p.o.dtype != DType::f32 && is_wide(p.o) && p.head_dim_v % 8 == 0;
   args.paired_bias = is_paired(p.bias, 2, p.bias.dtype == DType::f32 ? 8 : 4);
   args.paired_mask = p.mask.dtype == DType::bit ? is_paired(p.mask, 32, 4) : is_paired(p.mask, 2, 2);
+  return args;
+}
+
+template <typename C>
+cudaError_t launch_forward(const ForwardParams& p, cudaStream_t stream) {
+  static_assert(sizeof(ForwardShared<C>) <= 99 * 1024, "what compute capability 8.6, 8.9 and 12.0 have");
+  const ForwardArgs args = make_args(p, C::kTileM);
+  if (args.order.total == 0) return cudaSuccess;
   const auto go = [&] {
     forward<C><<<args.order.total, C::kThreads, sizeof(ForwardShared<C>), stream>>>(args);
     return cudaGetLastError();
@@ -55,8 +66,7 @@ cudaError_t launch_forward(const ForwardParams& p, cudaStream_t stream) {
 // kernel has the code for them.
 template <typename Simple, typename General>
 cudaError_t launch_simple(const ForwardParams& p, cudaStream_t stream) {
-  const bool shaped = p.softcap > 0.0f || p.alibi_slopes != nullptr || !(p.scale > 0.0f);
-  return shaped ? launch_forward<General>(p, stream) : launch_forward<Simple>(p, stream);
+  return is_shaped(p) ? launch_forward<General>(p, stream) : launch_forward<Simple>(p, stream);
 }
 
 template <typename Simple, typename General>

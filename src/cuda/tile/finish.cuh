@@ -46,12 +46,15 @@ __device__ __forceinline__ void write_rows(const ForwardParams& p, const Work& w
   const int64_t at = p.o.at(w.batch, row, w.head);
   const int columns[2] = {ends.first < w.rows_q ? static_cast<int>(p.head_dim_v) : 0,
                           ends.first + 8 < w.rows_q ? static_cast<int>(p.head_dim_v) : 0};
-  if (wide)
-    store_wide(r_o, ends.factor, static_cast<T*>(p.o.data) + at, 8 * p.o.row_stride, columns, lane);
-  else if (p.o.dtype == DType::f32)
+  if constexpr (sizeof(T) == 2) {
+    T* g_o = static_cast<T*>(p.o.data) + at;
+    if (wide)
+      store_wide(r_o, ends.factor, g_o, 8 * p.o.row_stride, columns, lane);
+    else if (p.o.dtype != DType::f32)
+      store_narrow(r_o, ends.factor, g_o, 8 * p.o.row_stride, columns, lane);
+  }
+  if (p.o.dtype == DType::f32)
     store_narrow(r_o, ends.factor, static_cast<float*>(p.o.data) + at, 8 * p.o.row_stride, columns, lane);
-  else
-    store_narrow(r_o, ends.factor, static_cast<T*>(p.o.data) + at, 8 * p.o.row_stride, columns, lane);
   if (p.lse.data && lane % 4 == 0) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
