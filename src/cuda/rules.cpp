@@ -36,8 +36,8 @@ const char* general_feature(const Problem& p) {
   return p.dropout_p > 0.0f ? "dropout" : nullptr;
 }
 
-// Matrix products in bf16, FLOP a clock and multiprocessor (NVIDIA's tuning guides: dense, fp32 sums). On Hopper
-// only wgmma reaches the unit's rate; mma.sync, which the sm80 rows use, about 62 % of it.
+// Matrix products in bf16, FLOP a clock and multiprocessor (NVIDIA's tuning guides: dense, fp32 sums). On
+// Hopper only wgmma reaches the unit's rate; mma.sync, which the sm80 rows use, about 62 % of it.
 double matrix_rate(Target target, uint64_t capability) {
   switch (capability) {
     case 90:

@@ -97,7 +97,8 @@ TEST(CudaCost, CountsWavesWasteAndBytes) {
 std::string chosen(const Problem& p, uint64_t capability) {
   const DeviceInfo gpu = device(capability);
   const auto made = plan(p, gpu);
-  return made.ok() ? Registry::builtin().row(made->kernel_index, made->kernel)->name : made.status().message();
+  return made.ok() ? Registry::builtin().row(made->kernel_index, made->kernel)->name
+                   : made.status().message();
 }
 
 // Hopper's own rows where they have the code, then the tensor cores of every GPU since 8.0, then plain FMA.
@@ -116,8 +117,9 @@ TEST(CudaRules, TheFastestRowThatADeviceHasIsTaken) {
   EXPECT_EQ(chosen(p, 90).rfind("forward_sm90_bf16_d64", 0), 0u) << chosen(p, 90);
   for (uint64_t capability : {80, 86, 87, 89, 90, 120}) {
     SCOPED_TRACE(capability);
-    if (capability != 90)
+    if (capability != 90) {
       EXPECT_EQ(chosen(p, capability), "forward_sm80_bf16_d64_128x128_simple");
+    }
     EXPECT_EQ(chosen(masked, capability), "forward_sm80_bf16_d64_64x64_general");
     EXPECT_EQ(chosen(narrow, capability).rfind("forward_sm80_bf16_d64", 0), 0u) << chosen(narrow, capability);
     EXPECT_EQ(chosen(odd, capability), "forward_simt_any_64x64");

@@ -14,7 +14,8 @@ __device__ __forceinline__ void cp_async_16(uint32_t s_to, const void* g_from, i
 
 // 4 bytes, both addresses multiples of 4.
 __device__ __forceinline__ void cp_async_4(uint32_t s_to, const void* g_from, int bytes) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(s_to), "l"(g_from), "r"(bytes) : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(s_to), "l"(g_from), "r"(bytes)
+               : "memory");
 }
 
 // Closes this thread's group of copies. Groups end in order.

@@ -1,18 +1,18 @@
-// Forward attention on compute capability 8.0 and up: O = softmax(mask(score(Q K^T))) V by tiles of queries and
-// keys, with the online softmax. One block takes one tile of queries of one head and walks its key tiles from the
-// last to the first.
+// Forward attention on compute capability 8.0 and up: O = softmax(mask(score(Q K^T))) V by tiles of queries
+// and keys, with the online softmax. One block takes one tile of queries of one head and walks its key tiles
+// from the last to the first.
 //
-// Roles. Four warps alike, 16 queries a fragment, one or two fragments each. Products by mma, P in registers. Two
-// to four blocks share a multiprocessor, and one's exponentials run under another's products.
+// Roles. Four warps alike, 16 queries a fragment, one or two fragments each. Products by mma, P in registers.
+// Two to four blocks share a multiprocessor, and one's exponentials run under another's products.
 //
 // Shared memory. Q, one K tile, one V tile, swizzled. V(j) is copied under S = Q K(j)^T, K(j - 1) under the
 // softmax and O += P V(j).
 //
-// Invariants. At most one group of copies is on its way. A barrier stands between the last read of a buffer and the
-// copy that fills it again, and between a copy's end and the first read. Rows that no query of the tile sees are
-// zero in shared memory: their weights are 0, but 0 * NaN is not. Where O is not finite all the same, the general
-// class walks once more and clears what its masks hide from the whole tile; then rows are redone one by one
-// (tile/exact.cuh).
+// Invariants. At most one group of copies is on its way. A barrier stands between the last read of a buffer
+// and the copy that fills it again, and between a copy's end and the first read. Rows that no query of the
+// tile sees are zero in shared memory: their weights are 0, but 0 * NaN is not. Where O is not finite all the
+// same, the general class walks once more and clears what its masks hide from the whole tile; then rows are
+// redone one by one (tile/exact.cuh).
 #ifndef TILEWISE_CUDA_SM80_FORWARD_H_
 #define TILEWISE_CUDA_SM80_FORWARD_H_
 
@@ -28,7 +28,8 @@ namespace tilewise::sm80 {
 
 // Sixteen rows from `row_in_tile` on, one by one, by one warp.
 template <typename C>
-__device__ __forceinline__ void redo_rows(const ForwardArgs& args, const ForwardShared<C>& shared, int row_in_tile) {
+__device__ __forceinline__ void redo_rows(const ForwardArgs& args, const ForwardShared<C>& shared,
+                                          int row_in_tile) {
   using T = typename C::Element;
   const ForwardParams& p = args.params;
   const tile::Work& w = shared.work;
@@ -55,13 +56,12 @@ struct Forward {
 
   const ForwardArgs& args;
   ForwardShared<C>& shared;
-  int stage = 0;             // of the K and V tiles in hand
+  int stage = 0;  // of the K and V tiles in hand
   float r_s[C::kFragments][C::kTileN / 2];
   float r_o[C::kFragments][C::kDimV / 2];
   Softmax softmax[C::kFragments];
 
-  __device__ __forceinline__ Forward(const ForwardArgs& a, ForwardShared<C>& s)
-      : args(a), shared(s) {}
+  __device__ __forceinline__ Forward(const ForwardArgs& a, ForwardShared<C>& s) : args(a), shared(s) {}
 
   // Work is in shared memory.
   __device__ __forceinline__ void run() {
@@ -82,7 +82,9 @@ struct Forward {
   __device__ __forceinline__ const tile::Work& work() const { return shared.work; }
   // Computed again at each use: kept, what hangs on the thread costs registers that the products need.
   static __device__ __forceinline__ int lane_now() { return ptx::thread_afresh() % 32; }
-  static __device__ __forceinline__ int warp_row_now() { return ptx::thread_afresh() / 32 * 16 * C::kFragments; }
+  static __device__ __forceinline__ int warp_row_now() {
+    return ptx::thread_afresh() / 32 * 16 * C::kFragments;
+  }
   __device__ __forceinline__ int row_of(int f) const {
     const int thread = ptx::thread_afresh();
     return work().row + thread / 32 * 16 * C::kFragments + 16 * f + thread % 32 / 4;

@@ -53,12 +53,13 @@ struct ForwardArgs {
   float scale_log2 = 0.0f;  // scores to exponents of 2
   // 1: 16 bytes at a time, as base and strides allow.
   int32_t wide_q = 0, wide_k = 0, wide_v = 0, wide_o = 0;
-  int32_t shaped = 0;                            // fp32: softcap, ALiBi or a scale that is not positive
+  int32_t shaped = 0;                        // fp32: softcap, ALiBi or a scale that is not positive
   int32_t paired_bias = 0, paired_mask = 0;  // 1: two neighbouring keys by one load
 };
 
-// A block's tile of queries. A packed sequence that is longer than the plan's bound has further tiles, tiles_m
-// apart: next_work begins with the first one, and is false after the last. By all threads; it ends with a barrier.
+// A block's tile of queries. A packed sequence that is longer than the plan's bound has further tiles,
+// tiles_m apart: next_work begins with the first one, and is false after the last. By all threads; it ends
+// with a barrier.
 __device__ __forceinline__ void begin_work(tile::Work& w, const ForwardArgs& args, int tile_m) {
   if (threadIdx.x != 0) return;
   int tile_row;

@@ -1,20 +1,21 @@
 // Forward attention on fp32 inputs at fp32 accuracy, by products of 16 bits: compute capability 8.0 and up.
 //
-// A number x is hi + lo / 2^11, both fp16: 22 bits. Of x y the kernel takes hi hi + (hi lo + lo hi) / 2^11: three
-// products at the rate of fp16, where three of TF32 run at half of it. The second sum has accumulators of its own,
-// so that lo keeps its bits.
+// A number x is hi + lo / 2^11, both fp16: 22 bits. Of x y the kernel takes hi hi + (hi lo + lo hi) / 2^11:
+// three products at the rate of fp16, where three of TF32 run at half of it. The second sum has accumulators
+// of its own, so that lo keeps its bits.
 //
-// Range. Q, each K tile and each V tile are scaled by a power of two that brings their largest finite number to
-// [2^14, 2^15); weights are scaled by 2^14. What is 2^29 times smaller than the tile's largest number still has all
-// of its 22 bits. Where eight neighbours are all 2^26 times smaller than that, and not zero, rows are redone one by
-// one, as where O is not finite (tile/exact.cuh).
+// Range. Q, each K tile and each V tile are scaled by a power of two that brings their largest finite number
+// to [2^14, 2^15); weights are scaled by 2^14. What is 2^29 times smaller than the tile's largest number
+// still has all of its 22 bits. Where eight neighbours are all 2^26 times smaller than that, and not zero,
+// rows are redone one by one, as where O is not finite (tile/exact.cuh).
 //
-// Sums. A product of a tile starts from zero, and tiles are added in fp32, rounded: the matrix unit truncates.
+// Sums. A product of a tile starts from zero, and tiles are added in fp32, rounded: the matrix unit
+// truncates.
 //
-// Roles. Four warps alike, 16 queries each; two or three blocks share a multiprocessor, and one's copies run under
-// another's products. Shared memory: hi and lo of Q, of one K tile and one V tile, swizzled; rows that no query of
-// the tile sees are zero. Barriers stand between a tile's last read and the next one's copies, and between those
-// and its first read.
+// Roles. Four warps alike, 16 queries each; two or three blocks share a multiprocessor, and one's copies run
+// under another's products. Shared memory: hi and lo of Q, of one K tile and one V tile, swizzled; rows that
+// no query of the tile sees are zero. Barriers stand between a tile's last read and the next one's copies,
+// and between those and its first read.
 #ifndef TILEWISE_CUDA_SM80_FORWARD_F32_H_
 #define TILEWISE_CUDA_SM80_FORWARD_F32_H_
 
@@ -87,8 +88,8 @@ struct ForwardF32 {
     SplitTile<C::kDim> q;
     if (threadIdx.x == 0) shared.largest[0] = 0;
     __syncthreads();
-    q.read(static_cast<const float*>(p.q.data) + p.q.at(w.batch, w.q_begin + w.row, w.head), p.q.row_stride, 0,
-           w.len_q - w.row, static_cast<int>(p.head_dim), args.wide_q);
+    q.read(static_cast<const float*>(p.q.data) + p.q.at(w.batch, w.q_begin + w.row, w.head), p.q.row_stride,
+           0, w.len_q - w.row, static_cast<int>(p.head_dim), args.wide_q);
     q.tell_largest(&shared.largest[0]);
     __syncthreads();
     wild = q.write(shared.q[0], shared.q[1], shared.largest[0]) || wild;
@@ -101,8 +102,8 @@ struct ForwardF32 {
     const int key = at * C::kTileN, first = w.see_first - key, last = w.see_last - key;
     const int kv_head = w.head / args.queries_per_key_head;
     const auto read = [&](SplitTile<C::kDim>& x, const RowTensor& t, int64_t dim, bool wide) {
-      x.read(static_cast<const float*>(t.data) + t.at(w.batch, w.kv_begin + key, kv_head), t.row_stride, first, last,
-             static_cast<int>(dim), wide);
+      x.read(static_cast<const float*>(t.data) + t.at(w.batch, w.kv_begin + key, kv_head), t.row_stride,
+             first, last, static_cast<int>(dim), wide);
     };
     SplitTile<C::kDim> k;
     read(k, p.k, p.head_dim, args.wide_k);
@@ -125,8 +126,9 @@ struct ForwardF32 {
     multiply_scores(unscale(shared.largest[1]));
     const int row = row_of(), lane_column = 2 * (lane_now() % 4);
     if (args.shaped) {
-      const float slope =
-          p.alibi_slopes ? p.alibi_slopes[w.batch * p.alibi_batch_stride + w.head * p.alibi_head_stride] : 0.0f;
+      const float slope = p.alibi_slopes
+                              ? p.alibi_slopes[w.batch * p.alibi_batch_stride + w.head * p.alibi_head_stride]
+                              : 0.0f;
       tile::shape(r_s, p.scale * of_queries, p.softcap, slope, row + w.q_offset, w.beyond, key, lane_column);
     }
     if (!w.is_full(at)) tile::hide(r_s, w, row, key, lane_column);
@@ -193,8 +195,7 @@ struct ForwardF32 {
       }
 #pragma unroll
       for (int i = 0; i < 32; ++i)
-        r_o[32 * panel + i] =
-            fmaf(fmaf(r_small[i], kLowUnit, r_large[i]), of_values, r_o[32 * panel + i]);
+        r_o[32 * panel + i] = fmaf(fmaf(r_small[i], kLowUnit, r_large[i]), of_values, r_o[32 * panel + i]);
     }
   }
 
@@ -240,7 +241,8 @@ struct ForwardF32 {
 };
 
 template <typename C>
-__global__ void __launch_bounds__(C::kThreads, C::kBlocks) forward_f32(const __grid_constant__ ForwardArgs args) {
+__global__ void __launch_bounds__(C::kThreads, C::kBlocks)
+    forward_f32(const __grid_constant__ ForwardArgs args) {
   extern __shared__ __align__(tile::kSwizzleAlignment) uint8_t s_bytes[];
   auto& shared = *reinterpret_cast<F32Shared<C>*>(s_bytes);
   begin_work(shared.work, args, C::kTileM);

@@ -9,7 +9,8 @@ namespace tilewise::sm80 {
 
 template <typename C>
 cudaError_t allow_shared_f32() {
-  return cudaFuncSetAttribute(forward_f32<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(F32Shared<C>));
+  return cudaFuncSetAttribute(forward_f32<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              sizeof(F32Shared<C>));
 }
 
 template <typename C>

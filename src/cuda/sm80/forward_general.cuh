@@ -1,9 +1,10 @@
-// The score class general: bias, dense masks, segment ids, kv_ranges and dropout, on one fragment of 16 queries and
-// 64 keys a warp.
+// The score class general: bias, dense masks, segment ids, kv_ranges and dropout, on one fragment of 16
+// queries and 64 keys a warp.
 //
-// Each thread keeps one bit a pair: seen or not. Where a whole tile lies inside the intervals of its rows and its
-// segments do not differ, the bits are all ones or come from the mask, two keys a load; else pairs are asked one by
-// one. Then the bias is added, two keys a load or only where a pair is seen, so nothing outside a tensor is read.
+// Each thread keeps one bit a pair: seen or not. Where a whole tile lies inside the intervals of its rows and
+// its segments do not differ, the bits are all ones or come from the mask, two keys a load; else pairs are
+// asked one by one. Then the bias is added, two keys a load or only where a pair is seen, so nothing outside
+// a tensor is read.
 #ifndef TILEWISE_CUDA_SM80_FORWARD_GENERAL_H_
 #define TILEWISE_CUDA_SM80_FORWARD_GENERAL_H_
 
@@ -13,8 +14,8 @@
 
 namespace tilewise::sm80 {
 
-// Intervals of the tile's rows into shared memory, and what they say of key tiles into the work. By all threads;
-// ends with a barrier.
+// Intervals of the tile's rows into shared memory, and what they say of key tiles into the work. By all
+// threads; ends with a barrier.
 template <typename C>
 __device__ __forceinline__ void make_general_work(ForwardShared<C>& s, const ForwardParams& p) {
   auto& g = s.general;
@@ -40,7 +41,8 @@ __device__ __forceinline__ void make_general_work(ForwardShared<C>& s, const For
       atomicMax(&g.hi_max, g.hi[r]);
     }
     if (p.segment_ids_q.data) {
-      const auto id = static_cast<int32_t>(read_row_index(p.segment_ids_q, s.work.batch, s.work.q_begin, row));
+      const auto id =
+          static_cast<int32_t>(read_row_index(p.segment_ids_q, s.work.batch, s.work.q_begin, row));
       atomicMin(&g.segment_low, id);
       atomicMax(&g.segment_high, id);
     }
@@ -187,8 +189,7 @@ struct GeneralRows {
         const int shift = static_cast<int>(at & 31);  // 0, 2, 4, 6: the lane's first column
         const uint32_t words[2] = {g_words[0] >> shift, g_words[1] >> shift};
 #pragma unroll
-        for (int j = 0; j < kCount / 4; ++j)
-          seen |= (words[j / 4] >> (8 * (j % 4)) & 3u) << (4 * j + 2 * r);
+        for (int j = 0; j < kCount / 4; ++j) seen |= (words[j / 4] >> (8 * (j % 4)) & 3u) << (4 * j + 2 * r);
       } else {
         const auto* g_pairs = static_cast<const uint16_t*>(mask.data) + (at >> 1);
 #pragma unroll
@@ -221,8 +222,7 @@ struct GeneralRows {
           add(r_s[4 * j + 2 * r + 1], pair.y);
         }
       } else {
-        const auto* g_pairs =
-            reinterpret_cast<const uint32_t*>(static_cast<const uint16_t*>(bias.data) + at);
+        const auto* g_pairs = reinterpret_cast<const uint32_t*>(static_cast<const uint16_t*>(bias.data) + at);
 #pragma unroll
         for (int j = 0; j < kCount / 4; ++j) {
           const float2 pair = ptx::unpack(g_pairs[4 * j], bias.dtype == DType::f16);
@@ -240,21 +240,24 @@ struct GeneralRows {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       if (seen >> i & 1)
-        add(r_s[i], cuda::load(bias.data, bias.dtype,
-                               at[i / 2 % 2] + tile::fragment_column(i) * bias.key_stride));
+        add(r_s[i],
+            cuda::load(bias.data, bias.dtype, at[i / 2 % 2] + tile::fragment_column(i) * bias.key_stride));
     }
   }
 };
 
-// Zeroes the values of keys that no row of the tile sees. Out of line: rare. By all threads, between two barriers of its own.
+// Zeroes the values of keys that no row of the tile sees. Out of line: rare. By all threads, between two
+// barriers of its own.
 template <typename C>
-__device__ __noinline__ void clear_unseen(ForwardShared<C>& s, const ForwardParams& p, uint8_t* s_v, int key) {
+__device__ __noinline__ void clear_unseen(ForwardShared<C>& s, const ForwardParams& p, uint8_t* s_v,
+                                          int key) {
   auto& g = s.general;
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < C::kTileN) g.seen[thread] = 0;
   __syncthreads();
   const int column = thread % C::kTileN;
-  for (int r = thread / C::kTileN; r < C::kTileM && s.work.row + r < s.work.len_q; r += C::kThreads / C::kTileN) {
+  for (int r = thread / C::kTileN; r < C::kTileM && s.work.row + r < s.work.len_q;
+       r += C::kThreads / C::kTileN) {
     if (key + column < g.lo[r] || key + column >= g.hi[r]) continue;
     if (tile::GeneralPairs{p, s.work, s.work.row + r}.sees(key + column)) g.seen[column] = 1;
   }

@@ -1,5 +1,5 @@
-// Host side of the forward kernels: preparing them for a device, launching them. A unit holds the rows of one dtype
-// and one pair of head dimensions: score class simple and general.
+// Host side of the forward kernels: preparing them for a device, launching them. A unit holds the rows of one
+// dtype and one pair of head dimensions: score class simple and general.
 #ifndef TILEWISE_CUDA_SM80_FORWARD_LAUNCH_H_
 #define TILEWISE_CUDA_SM80_FORWARD_LAUNCH_H_
 
@@ -15,7 +15,8 @@ inline bool is_wide(const RowTensor& t) {
          t.row_stride % step == 0 && t.head_stride % step == 0;
 }
 
-// True where neighbouring keys lie side by side and a row begins at a multiple of `step` elements and of `bytes`.
+// True where neighbouring keys lie side by side and a row begins at a multiple of `step` elements and of
+// `bytes`.
 inline bool is_paired(const ScoreTensor& t, int64_t step, uintptr_t bytes) {
   return t.data != nullptr && t.key_stride == 1 && reinterpret_cast<uintptr_t>(t.data) % bytes == 0 &&
          t.batch_stride % step == 0 && t.head_stride % step == 0 && t.row_stride % step == 0;
@@ -62,8 +63,8 @@ cudaError_t launch_forward(const ForwardParams& p, cudaStream_t stream) {
   return error;
 }
 
-// Plain scores take the large tile. Softcap, ALiBi and scales that are not positive cost registers: the general
-// kernel has the code for them.
+// Plain scores take the large tile. Softcap, ALiBi and scales that are not positive cost registers: the
+// general kernel has the code for them.
 template <typename Simple, typename General>
 cudaError_t launch_simple(const ForwardParams& p, cudaStream_t stream) {
   return is_shaped(p) ? launch_forward<General>(p, stream) : launch_forward<Simple>(p, stream);
@@ -78,22 +79,20 @@ cudaError_t prepare_simple() {
 }  // namespace tilewise::sm80
 
 // Gives a unit's kernels the names of its two rows (cuda/units.h).
-#define TILEWISE_SM80_FORWARD(simple, general)                                \
-  namespace tilewise::cuda {                                                  \
-  cudaError_t simple(const ForwardParams& p, const Call& call) {              \
-    return sm80::launch_simple<sm80::Simple, sm80::General>(p, call.stream);  \
-  }                                                                           \
-  cudaError_t simple##_prepare(const tilewise_problem&) {                     \
-    return sm80::prepare_simple<sm80::Simple, sm80::General>();               \
-  }                                                                           \
-  const char* simple##_refuses(const ForwardParams&) { return nullptr; }      \
-  cudaError_t general(const ForwardParams& p, const Call& call) {             \
-    return sm80::launch_forward<sm80::General>(p, call.stream);               \
-  }                                                                           \
-  cudaError_t general##_prepare(const tilewise_problem&) {                    \
-    return sm80::allow_shared<sm80::General>();                               \
-  }                                                                           \
-  const char* general##_refuses(const ForwardParams&) { return nullptr; }     \
+#define TILEWISE_SM80_FORWARD(simple, general)                                                           \
+  namespace tilewise::cuda {                                                                             \
+  cudaError_t simple(const ForwardParams& p, const Call& call) {                                         \
+    return sm80::launch_simple<sm80::Simple, sm80::General>(p, call.stream);                             \
+  }                                                                                                      \
+  cudaError_t simple##_prepare(const tilewise_problem&) {                                                \
+    return sm80::prepare_simple<sm80::Simple, sm80::General>();                                          \
+  }                                                                                                      \
+  const char* simple##_refuses(const ForwardParams&) { return nullptr; }                                 \
+  cudaError_t general(const ForwardParams& p, const Call& call) {                                        \
+    return sm80::launch_forward<sm80::General>(p, call.stream);                                          \
+  }                                                                                                      \
+  cudaError_t general##_prepare(const tilewise_problem&) { return sm80::allow_shared<sm80::General>(); } \
+  const char* general##_refuses(const ForwardParams&) { return nullptr; }                                \
   }
 
 #endif  // TILEWISE_CUDA_SM80_FORWARD_LAUNCH_H_

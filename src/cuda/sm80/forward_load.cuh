@@ -8,8 +8,9 @@
 
 namespace tilewise::sm80 {
 
-// Rows [first, last) of the tile are read, their first `columns` elements; the rest of the tile is zero, so what
-// no row sees is never a NaN. Eight lanes take the 128 bytes of a row in a panel. Wide: 16 bytes a copy, else 4.
+// Rows [first, last) of the tile are read, their first `columns` elements; the rest of the tile is zero, so
+// what no row sees is never a NaN. Eight lanes take the 128 bytes of a row in a panel. Wide: 16 bytes a copy,
+// else 4.
 template <typename T, int kRows, int kColumns, int kThreads>
 __device__ __forceinline__ void load_tile(uint8_t* s_tile, const T* g_tile, int64_t row_stride, int first,
                                           int last, int columns, bool wide) {

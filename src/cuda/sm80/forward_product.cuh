@@ -1,5 +1,5 @@
-// The two products of attention for one warp and its fragments of 16 queries: a word of K or V that was read from
-// shared memory serves all of them.
+// The two products of attention for one warp and its fragments of 16 queries: a word of K or V that was read
+// from shared memory serves all of them.
 #ifndef TILEWISE_CUDA_SM80_FORWARD_PRODUCT_H_
 #define TILEWISE_CUDA_SM80_FORWARD_PRODUCT_H_
 
@@ -10,8 +10,8 @@
 
 namespace tilewise::sm80 {
 
-// Where a lane finds its row of a 16 x 16 block: the panel's 16-byte chunk `2 i + half` of row `row`, which is
-// `at(i)` relative to the tile. Only bits 5 and 6 depend on i: tiles begin at multiples of 1024 bytes.
+// Where a lane finds its row of a 16 x 16 block: the panel's 16-byte chunk `2 i + half` of row `row`, which
+// is `at(i)` relative to the tile. Only bits 5 and 6 depend on i: tiles begin at multiples of 1024 bytes.
 struct LaneAddress {
   uint32_t base;
 

@@ -1,5 +1,5 @@
-// A tile of fp32 numbers from global memory to two of fp16 in shared memory: x = (hi + lo / 2^11) * a power of two
-// that the tile shares.
+// A tile of fp32 numbers from global memory to two of fp16 in shared memory: x = (hi + lo / 2^11) * a power
+// of two that the tile shares.
 #ifndef TILEWISE_CUDA_SM80_FORWARD_SPLIT_H_
 #define TILEWISE_CUDA_SM80_FORWARD_SPLIT_H_
 
@@ -12,7 +12,8 @@ namespace tilewise::sm80 {
 constexpr float kLowUnit = 1.0f / 2048, kLowScale = 2048;
 constexpr int kScaledExponent = 14;  // of a tile's largest number
 
-// The exponent of the largest finite number. 0 and denormals: as if it were 2^-112, so that no scale is infinite.
+// The exponent of the largest finite number. 0 and denormals: as if it were 2^-112, so that no scale is
+// infinite.
 __device__ __forceinline__ int exponent_of(uint32_t largest) {
   return max(static_cast<int>(largest >> 23) - 127, -112);
 }
@@ -40,8 +41,8 @@ struct SplitTile {
   float x[kRuns][8];
 
   // Rows [first, last) of the tile are read, their first `columns` numbers; the rest is 0.
-  __device__ __forceinline__ void read(const float* g_tile, int64_t row_stride, int first, int last, int columns,
-                                       bool wide) {
+  __device__ __forceinline__ void read(const float* g_tile, int64_t row_stride, int first, int last,
+                                       int columns, bool wide) {
     const int thread = ptx::thread_afresh(), row = thread / 8, chunk = thread % 8;
     const float* g_from = g_tile + row * row_stride + 8 * chunk;
     const auto of_row = static_cast<uint32_t>(row - first), rows = static_cast<uint32_t>(last - first);

@@ -27,11 +27,11 @@ __device__ __forceinline__ float exact_score(const ForwardParams& p, const T* g_
   return s;
 }
 
-// Row `row` of the sequence, by a whole warp, over the keys [first, last) that `pairs` lets it see. Writes o and
-// lse. Natural units: a bias may be so large that its exponent of 2 is not finite.
+// Row `row` of the sequence, by a whole warp, over the keys [first, last) that `pairs` lets it see. Writes o
+// and lse. Natural units: a bias may be so large that its exponent of 2 is not finite.
 template <typename T, int kDimV, typename Pairs>
-__device__ __forceinline__ void exact_row(const ForwardParams& p, const Work& w, int row, int kv_head, int lane,
-                                          int first, int last, const Pairs& pairs) {
+__device__ __forceinline__ void exact_row(const ForwardParams& p, const Work& w, int row, int kv_head,
+                                          int lane, int first, int last, const Pairs& pairs) {
   constexpr int kColumns = (kDimV + 31) / 32;
   const float slope =
       p.alibi_slopes ? p.alibi_slopes[w.batch * p.alibi_batch_stride + w.head * p.alibi_head_stride] : 0.0f;

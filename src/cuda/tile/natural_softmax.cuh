@@ -1,6 +1,6 @@
-// The online softmax on scores in natural units, where a bias may be so large (-3e38 in masks of some models) that
-// its product with log2 e is not finite: the maximum is subtracted first. One instruction a score more than
-// tile/softmax.cuh.
+// The online softmax on scores in natural units, where a bias may be so large (-3e38 in masks of some models)
+// that its product with log2 e is not finite: the maximum is subtracted first. One instruction a score more
+// than tile/softmax.cuh.
 #ifndef TILEWISE_CUDA_TILE_NATURAL_SOFTMAX_H_
 #define TILEWISE_CUDA_TILE_NATURAL_SOFTMAX_H_
 

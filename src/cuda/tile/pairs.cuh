@@ -1,5 +1,5 @@
-// What the score class general asks of one pair of a query and a key, besides the interval of keys that the query
-// sees: the slow and complete answer, for tiles that are not covered by a fast path.
+// What the score class general asks of one pair of a query and a key, besides the interval of keys that the
+// query sees: the slow and complete answer, for tiles that are not covered by a fast path.
 #ifndef TILEWISE_CUDA_TILE_PAIRS_H_
 #define TILEWISE_CUDA_TILE_PAIRS_H_
 
