@@ -56,7 +56,6 @@ struct Forward {
 
   const ForwardArgs& args;
   ForwardShared<C>& shared;
-  int stage = 0;  // of the K and V tiles in hand
   float r_s[C::kFragments][C::kTileN / 2];
   float r_o[C::kFragments][C::kDimV / 2];
   Softmax softmax[C::kFragments];
@@ -104,14 +103,14 @@ struct Forward {
     if constexpr (C::kGeneral) {
       const GeneralRows<C> rows(args, shared, warp_row_now() + lane_now() / 4);
       Found at = find_tile(shared, args.params, w.tile_last);
-      begin(at.tile);
+      if (at.tile >= 0) load_keys(at.tile);
       while (at.tile >= 0) {
         const Found next = find_tile(shared, args.params, at.tile);
         general_step(rows, at, next.tile, careful);
         at = next;
       }
     } else {
-      begin(w.tile_last - 1);
+      load_keys(w.tile_last - 1);
       for (int at = w.tile_last - 1; at >= w.tile_first; --at) step(at);
     }
     ptx::cp_async_wait<0>();
@@ -131,7 +130,7 @@ struct Forward {
 
   __device__ __forceinline__ void general_step(const GeneralRows<C>& rows, Found at, int next, bool careful) {
     multiply_scores(at.tile, next);
-    if (careful) clear_unseen(shared, args.params, shared.v[stage], at.tile * C::kTileN);
+    if (careful) clear_unseen(shared, args.params, shared.v, at.tile * C::kTileN);
     const int key = at.tile * C::kTileN + 2 * (lane_now() % 4);
     rows.finish_scores(r_s[0], key, work().is_full(at.tile), at.mixed);
     softmax[0].raise(r_s[0]).apply(r_o[0]);
@@ -140,38 +139,22 @@ struct Forward {
     multiply_values();
   }
 
-  // The first tile's copies.
-  __device__ __forceinline__ void begin(int at) {
-    if (at < 0) return;
-    load_keys(at, 0);
-    if (C::kStages == 2) load_values(at, 0);
-    stage = 0;
-  }
-
-  // Leaves V(at) readable and K(next), where there is one, on its way; with two stages V(next) too.
+  // Leaves V(at) readable and K(next), where there is one, on its way.
   __device__ __forceinline__ void multiply_scores(int at, int next) {
     ptx::cp_async_wait<0>();
     __syncthreads();
-    if (C::kStages == 1) {
-      load_values(at, 0);
-    } else if (next >= 0) {
-      load_keys(next, stage ^ 1);
-      load_values(next, stage ^ 1);
-    }
+    load_values(at);
     const int lane = lane_now(), half = lane / 16, row = warp_row_now() + lane % 16;
     scores<C>(r_s, LaneAddress(shared.q, row, half),
-              LaneAddress(shared.k[stage], half * 8 + lane % 8, lane / 8 % 2));
-    if (C::kStages == 1) {
-      ptx::cp_async_wait<0>();
-      __syncthreads();
-      if (next >= 0) load_keys(next, 0);
-    }
+              LaneAddress(shared.k, half * 8 + lane % 8, lane / 8 % 2));
+    ptx::cp_async_wait<0>();
+    __syncthreads();
+    if (next >= 0) load_keys(next);
   }
 
   __device__ __forceinline__ void multiply_values() {
     const int lane = lane_now();
-    values<C>(r_o, r_s, LaneAddress(shared.v[stage], lane % 16, lane / 16));
-    if (C::kStages == 2) stage ^= 1;
+    values<C>(r_o, r_s, LaneAddress(shared.v, lane % 16, lane / 16));
   }
 
   __device__ __forceinline__ void load_queries() {
@@ -181,21 +164,21 @@ struct Forward {
         shared.q, static_cast<const T*>(p.q.data) + p.q.at(w.batch, w.q_begin + w.row, w.head),
         p.q.row_stride, 0, w.len_q - w.row, static_cast<int>(p.head_dim), args.wide_q);
   }
-  __device__ __forceinline__ void load_keys(int at, int to) {
+  __device__ __forceinline__ void load_keys(int at) {
     const ForwardParams& p = args.params;
     const tile::Work& w = work();
     const int key = at * C::kTileN;
     load_tile<T, C::kTileN, C::kDim, C::kThreads>(
-        shared.k[to], static_cast<const T*>(p.k.data) + p.k.at(w.batch, w.kv_begin + key, kv_head()),
+        shared.k, static_cast<const T*>(p.k.data) + p.k.at(w.batch, w.kv_begin + key, kv_head()),
         p.k.row_stride, w.see_first - key, w.see_last - key, static_cast<int>(p.head_dim), args.wide_k);
     ptx::cp_async_commit();
   }
-  __device__ __forceinline__ void load_values(int at, int to) {
+  __device__ __forceinline__ void load_values(int at) {
     const ForwardParams& p = args.params;
     const tile::Work& w = work();
     const int key = at * C::kTileN;
     load_tile<T, C::kTileN, C::kDimV, C::kThreads>(
-        shared.v[to], static_cast<const T*>(p.v.data) + p.v.at(w.batch, w.kv_begin + key, kv_head()),
+        shared.v, static_cast<const T*>(p.v.data) + p.v.at(w.batch, w.kv_begin + key, kv_head()),
         p.v.row_stride, w.see_first - key, w.see_last - key, static_cast<int>(p.head_dim_v), args.wide_v);
     ptx::cp_async_commit();
   }

@@ -2,6 +2,8 @@
 #ifndef TILEWISE_CUDA_SM80_FORWARD_CONFIG_H_
 #define TILEWISE_CUDA_SM80_FORWARD_CONFIG_H_
 
+#include <type_traits>
+
 #include "core/params.h"
 #include "cuda/tile/order.cuh"
 #include "cuda/tile/shared_tile.cuh"
@@ -11,14 +13,13 @@ namespace tilewise::sm80 {
 
 // kBlocksOf: blocks that share a multiprocessor: what keeps its matrix units busy while one of them waits.
 template <typename ElementT, int kDimQK, int kDimVO, int kFragmentsOf, int kKeys, bool kGeneralScores,
-          int kBlocksOf = 2, int kStageCount = 1>
+          int kBlocksOf>
 struct ForwardConfig {
   using Element = ElementT;
   static constexpr int kDim = kDimQK, kDimV = kDimVO;
   static constexpr int kWarps = 4, kThreads = 32 * kWarps;
   static constexpr int kFragments = kFragmentsOf;  // of 16 queries, in a warp: what a word from K or V serves
   static constexpr int kTileM = 16 * kFragments * kWarps, kTileN = kKeys;
-  static constexpr int kStages = kStageCount;
   static constexpr bool kGeneral = kGeneralScores;
   static constexpr int kBlocks = kBlocksOf;
 
@@ -40,8 +41,8 @@ struct NoneShared {};
 template <typename C>
 struct ForwardShared {
   alignas(tile::kSwizzleAlignment) uint8_t q[C::QTile::kBytes];
-  alignas(tile::kSwizzleAlignment) uint8_t k[C::kStages][C::KTile::kBytes];
-  alignas(tile::kSwizzleAlignment) uint8_t v[C::kStages][C::VTile::kBytes];
+  alignas(tile::kSwizzleAlignment) uint8_t k[C::KTile::kBytes];
+  alignas(tile::kSwizzleAlignment) uint8_t v[C::VTile::kBytes];
   tile::Work work;
   std::conditional_t<C::kGeneral, GeneralShared<C::kTileM, C::kTileN>, NoneShared> general;
 };
