@@ -63,12 +63,12 @@ struct Products {
 };
 Products products_of(Op op) { return op == Op::backward ? Products{3, 2} : Products{1, 1}; }
 
-// Matrix products in bf16, FLOP a clock and multiprocessor (NVIDIA's tuning guides: dense, fp32 sums). What
-// mma.sync reaches of Hopper's unit is its row's percentage.
-double matrix_rate(uint64_t capability) {
+// Matrix products in bf16, FLOP a clock and multiprocessor (NVIDIA's tuning guides: dense, fp32 sums). On
+// Hopper only wgmma reaches the unit's rate; mma.sync, which the sm80 rows use, about 62 % of it.
+double matrix_rate(Target target, uint64_t capability) {
   switch (capability) {
     case 90:
-      return 4096;
+      return target == Target::sm80 ? 2560 : 4096;
     case 80:
       return 2048;
     case 100:
@@ -145,7 +145,7 @@ Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& devi
   const Facts& facts = facts_of(kernel);
   const double lanes = fma_lanes(device.isa);
   const double clock = std::max(device.core_gflops, 1.0) * 1e9 / (2.0 * lanes);
-  const double unit = kernel.target == Target::simt ? 2.0 * lanes : matrix_rate(device.isa);
+  const double unit = kernel.target == Target::simt ? 2.0 * lanes : matrix_rate(kernel.target, device.isa);
   const double multiprocessors = std::max(device.cores, 1);
   const double rate = unit * clock * facts.percent / 100.0 * multiprocessors;
 

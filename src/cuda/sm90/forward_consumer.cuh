@@ -228,7 +228,10 @@ struct Consumer {
 #pragma unroll 1
       for (int i = 0; i < 16; ++i) {
         const int row = __shfl_sync(~0u, w.row + row_of(thread - lane) + i, 0);
-        if (row < w.rows_q) tile::exact_row<T, C::kDimV>(p, w, row, w.head / args.queries_per_key_head, lane);
+        if (row >= w.rows_q) continue;
+        const int key = w.lo(row), last = row < w.len_q ? w.hi(row) : key;
+        tile::exact_row<T, C::kDimV>(p, w, row, w.head / args.queries_per_key_head, lane, key, last,
+                                     tile::PlainPairs());
       }
       return;
     }

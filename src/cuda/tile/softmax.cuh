@@ -22,6 +22,25 @@ struct Decay {
   }
 };
 
+// The maxima of the thread's two rows in a tile, the same in the four lanes of a row.
+template <int kCount>
+__device__ __forceinline__ void row_peaks(float (&peak)[2], const float (&r_s)[kCount]) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float even = r_s[2 * r], odd = r_s[2 * r + 1];
+#pragma unroll
+    for (int j = 1; j < kCount / 4; ++j) {
+      even = fmaxf(even, r_s[4 * j + 2 * r]);
+      odd = fmaxf(odd, r_s[4 * j + 2 * r + 1]);
+    }
+    peak[r] = fmaxf(even, odd);
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 1));
+#pragma unroll
+  for (int r = 0; r < 2; ++r) peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 2));
+}
+
 // The maximum that weights are taken from may lag behind the true one, which saves rescalings of O, as long
 // as the largest weight stays below 4 times the sum of the others. A key with nearly all of the weight must
 // not: its weight is 1 where the maximum follows, which rounds to itself, and would be some number that does
@@ -57,20 +76,7 @@ struct OnlineSoftmax {
   template <int kCount>
   __device__ __forceinline__ Decay raise(const float (&r_s)[kCount], float scale_log2) {
     float peak[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float even = r_s[2 * r], odd = r_s[2 * r + 1];
-#pragma unroll
-      for (int j = 1; j < kCount / 4; ++j) {
-        even = fmaxf(even, r_s[4 * j + 2 * r]);
-        odd = fmaxf(odd, r_s[4 * j + 2 * r + 1]);
-      }
-      peak[r] = fmaxf(even, odd);
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 1));
-#pragma unroll
-    for (int r = 0; r < 2; ++r) peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 2));
+    row_peaks(peak, r_s);
     const bool rises[2] = {peak[0] > limit[0], peak[1] > limit[1]};
     Decay decay = {{1.0f, 1.0f}, __any_sync(~0u, rises[0] || rises[1]) != 0};
     if (!decay.needed) return decay;
@@ -95,6 +101,11 @@ struct OnlineSoftmax {
       r_s[i] = ptx::exp2_approx(__fmaf_rn(r_s[i], scale_log2, -shift[i / 2 % 2]));
       sum[i / 2 % 2] += r_s[i];
     }
+  }
+
+  template <int kCount>
+  __device__ __forceinline__ void weigh(float (&r_s)[kCount], float scale_log2) {
+    weigh<0, kCount>(r_s, scale_log2);
   }
 
   // Adds the partial sums of the four lanes of a row.
