@@ -10,9 +10,8 @@
 #include <thread>
 
 #include "core/text.h"
-#include "cuda/mirror.h"
 #include "cuda/runtime.h"
-#include "tests/support/kernel_run.h"
+#include "tests/support/device_call.h"
 
 namespace tilewise {
 namespace {
@@ -90,13 +89,7 @@ TEST_P(CudaRandom, AgreeWithTheOracle) {
 INSTANTIATE_TEST_SUITE_P(Properties, CudaRandom,
                          testing::Range(0, cuda_device() && !std::getenv("TILEWISE_TEST_CASES") ? 150 : 0));
 
-// What follows needs a device and is skipped with the reason where there is none.
-class Cuda : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!cuda_device()) GTEST_SKIP() << cuda_device().status().message();
-  }
-};
+using Cuda = DeviceTest;
 
 TEST_F(Cuda, EachRowRunsAPlainProblem) {
   for (const Kernel* kernel : cuda_rows(Direction::forward)) {
@@ -115,35 +108,6 @@ TEST_F(Cuda, EachRowRunsAPlainProblem) {
     EXPECT_TRUE(ran) << kernel->name << ": " << refusals;
   }
 }
-
-// A call on device tensors, with its own copies.
-struct DeviceCall {
-  explicit DeviceCall(const char* line, DType dtype = DType::f32)
-      : source(*parse_case(line)), data(source, dtype, 7), mirror(0) {
-    data.poison_outputs(Direction::forward, Poison::nan);
-    data.for_each_tensor([&](const char*, CaseTensor& t) { mirror.add(t.memory(), t.memory_bytes()); });
-    EXPECT_EQ(mirror.upload().message(), "");
-    tensors = mirror.twins(data.tensors(Direction::forward));
-  }
-  void check(const std::string& what) {
-    EXPECT_EQ(cuda::synchronize(0).message(), "") << what;
-    data.for_each_tensor([&](const char*, CaseTensor& t) {
-      EXPECT_EQ(mirror.download(t.memory(), t.memory_bytes()).message(), "");
-    });
-    const Expectation expectation = expect_forward(data.params(Direction::forward));
-    const Comparison worst = compare_outputs(data, Direction::forward, expectation);
-    EXPECT_TRUE(worst.passed()) << what << ": " << worst.text;
-    EXPECT_EQ(data.damage(Direction::forward, expectation), "") << what;
-  }
-  Problem options() const {
-    Problem p = data.problem(Direction::forward);
-    return p;
-  }
-  const Case source;
-  CaseData data;
-  cuda::Mirror mirror;
-  Tensors tensors{};
-};
 
 TEST_F(Cuda, OneCallFormOnDeviceTensors) {
   for (const char* line :

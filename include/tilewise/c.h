@@ -302,7 +302,7 @@ typedef struct tilewise_plan {
   int32_t threads;     /* workers that the workspace has room for */
   int32_t tile_m;      /* rows of q a tile */
   int32_t tile_n;      /* rows of k and v a tile */
-  int32_t num_splits;  /* key chunks a head is split into */
+  int32_t num_splits;  /* key chunks a head is split into; 0: cut on the device, by lengths */
   int32_t from_tuning; /* 1: a measured line chose the kernel; 0: the cost model */
   int64_t workspace_bytes;
   double predicted_ms;

@@ -1,0 +1,184 @@
+// Caches of keys on a device: where keys lie, which neighbours a sequence has and how the line of work is cut
+// change no more than they may, whatever the lengths are when a graph is replayed.
+#include <algorithm>
+#include <map>
+
+#include "core/text.h"
+#include "tests/support/device_call.h"
+
+namespace tilewise {
+namespace {
+
+using namespace testing_support;
+constexpr Direction kForward = Direction::forward;
+
+using CudaCache = DeviceTest;
+
+std::vector<const Kernel*> rows_for(DType dtype) {
+  std::vector<const Kernel*> rows;
+  for (const Kernel* kernel : kernels_of(kForward, true))
+    if (kernel->dtype == dtype || kernel->dtype == DType::none) rows.push_back(kernel);
+  return rows;
+}
+
+std::vector<std::byte> run_bits(const Kernel& kernel, CaseData& data, const Expectation& answer) {
+  const RunResult result =
+      run_kernel(shared_context(), kernel.name, data, kForward, {1, Poison::nan, &*cuda_device()});
+  EXPECT_EQ(result.failure, "") << kernel.name;
+  if (!result.ran) return {};
+  const Comparison worst = compare_outputs(data, kForward, answer);
+  EXPECT_TRUE(worst.passed()) << kernel.name << ": " << worst.text;
+  return output_bits(data, kForward, answer);
+}
+
+// Contiguous, packed to one sequence, paged and in slots: the same bits of the same row.
+TEST_F(CudaCache, PlacesChangeNoBit) {
+  for (const std::string line :
+       {"name=gqa batch=2 heads_q=8 heads_kv=2 seqlen_q=1 seqlen_kv=700 head_dim=64 kv_lengths=700,131",
+        "name=few batch=2 heads_q=4 heads_kv=4 seqlen_q=3 seqlen_kv=290 head_dim=80 causal=bottom-right",
+        "name=prefill batch=2 heads_q=8 heads_kv=2 seqlen_q=40 seqlen_kv=330 head_dim=128 causal=bottom-right",
+        "name=wide batch=2 heads_q=4 heads_kv=1 seqlen_q=2 seqlen_kv=1500 head_dim=256 softcap=8 sinks=random"}) {
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      CaseData plain(*parse_case(line), dtype, 3);
+      const Expectation answer = expect_forward(plain.params(kForward));
+      std::map<std::string, std::vector<std::byte>> bits;
+      for (const Kernel* kernel : rows_for(dtype)) bits[kernel->name] = run_bits(*kernel, plain, answer);
+      for (const char* place : {" page_size=1", " page_size=3 pages=reversed", " page_size=16", " page_size=64",
+                                " page_size=1000", " cache_batch_idx=3,1"}) {
+        CaseData cache(*parse_case(line + place), dtype, 3);
+        int ran = 0;
+        for (const Kernel* kernel : rows_for(dtype)) {
+          const auto other = run_bits(*kernel, cache, answer);
+          if (!other.empty()) ++ran;
+          EXPECT_TRUE(other.empty() || other == bits[kernel->name]) << kernel->name << " on " << line << place;
+        }
+        EXPECT_GE(ran, dtype == DType::f32 ? 1 : 2) << line << place;
+      }
+    }
+  }
+}
+
+Problem forced_problem(const DeviceCall& call) { return call.data.problem(kForward); }
+
+Plan split_plan(const DeviceCall& call, bool invariant = false) {
+  Problem p = forced_problem(call);
+  p.batch_invariant = invariant ? 1 : 0;
+  Limits limits;
+  std::string names;
+  for (const Kernel* kernel : kernels_of(kForward, true))
+    if (kernel->form == Form::split) names += cat(names.empty() ? "" : ",", kernel->name);
+  limits.kernel = names.c_str();
+  const auto made = plan(p, *cuda_device(), limits);
+  EXPECT_TRUE(made.ok()) << made.status().message();
+  return *made;
+}
+
+// One long sequence among short ones and empty ones, each cut somewhere, by few and by many rows; again and again
+// with one workspace, whose counters are zero after each call.
+TEST_F(CudaCache, SkewedBatches) {
+  for (const std::string line :
+       {"name=long batch=9 heads_q=8 heads_kv=2 seqlen_q=1 seqlen_kv=9000 head_dim=128 "
+        "kv_lengths=40,1,0,9000,77,128,129,300,16",
+        "name=mha batch=40 heads_q=8 heads_kv=8 seqlen_q=1 seqlen_kv=700 head_dim=64 page_size=16",
+        "name=one batch=1 heads_q=1 heads_kv=1 seqlen_q=1 seqlen_kv=40000 head_dim=64",
+        "name=tiles batch=3 heads_q=24 heads_kv=2 seqlen_q=5 seqlen_kv=3000 head_dim=128 causal=bottom-right "
+        "kv_lengths=3000,2,900",
+        "name=padding batch=3 heads_q=16 heads_kv=2 seqlen_q=6 seqlen_kv=2000 head_dim=256 q_lengths=6,0,3 "
+        "kv_lengths=2000,50,700 window=600,-1 causal=bottom-right alibi=h",
+        "name=packed heads_q=8 heads_kv=2 cu_seqlens_q=0,1,9,9,10 seqlen_kv=1500 head_dim=64 page_size=3 "
+        "kv_lengths=1500,50,9,800 causal=bottom-right"}) {
+    for (const bool invariant : {false, true}) {
+      DeviceCall call(line, DType::bf16);
+      const Plan made = split_plan(call, invariant);
+      auto workspace = Workspace::make(made);
+      ASSERT_TRUE(workspace.ok());
+      for (int again = 0; again < 3; ++again)
+        ASSERT_EQ(forward(shared_context().context(), made, call.tensors, *workspace).message(), "") << line;
+      call.check(cat(line, invariant ? " batch-invariant" : ""));
+    }
+  }
+}
+
+TEST_F(CudaCache, AGraphReplaysWithOtherLengths) {
+  for (const bool invariant : {false, true}) {
+    DeviceCall call(
+        "name=a batch=3 heads_q=8 heads_kv=2 seqlen_q=2 seqlen_kv=5000 head_dim=128 page_size=16 "
+        "kv_lengths=5000,20,700 causal=bottom-right",
+        DType::bf16);
+    const Context& context = shared_context().context();
+    const Plan made = split_plan(call, invariant);
+    ASSERT_EQ(prepare(context, made).message(), "");
+    auto workspace = Workspace::make(made);
+    ASSERT_TRUE(workspace.ok());
+    auto graph = cuda::GraphTimer::capture(
+        0, 3, [&](void* stream) { return forward(context, made, call.tensors, *workspace, stream); });
+    ASSERT_TRUE(graph.ok()) << graph.status().message();
+    for (const int32_t length : {20, 1, 0, 4999, 130, 2049}) {
+      auto* lengths = static_cast<int32_t*>(call.data.kv_lengths.data());
+      lengths[0] = length;
+      call.data.kv_lengths.remember();
+      ASSERT_EQ(cuda::copy(0, call.tensors.kv_lengths.data, lengths, 3 * sizeof(int32_t)).message(), "");
+      const auto ms = graph->milliseconds();
+      ASSERT_TRUE(ms.ok()) << ms.status().message();
+      call.check(cat("length ", length));
+    }
+  }
+}
+
+// Bits of one sequence follow from that sequence where the plan promises it: not from its neighbours, their
+// lengths, the batch, or where its pages lie.
+TEST_F(CudaCache, NeighboursChangeNoBitWhereThePlanIsBatchInvariant) {
+  constexpr int64_t kHeads = 8, kHeadsKv = 2, kDim = 128, kPages = 400, kPageSize = 16, kLength = 2333;
+  std::vector<uint16_t> keys(kPages * kPageSize * kHeadsKv * kDim), values(keys.size());
+  uint64_t state = 5;
+  for (auto* x : {&keys, &values})
+    for (uint16_t& v : *x) {
+      state = state * 6364136223846793005ull + 1442695040888963407ull;
+      v = static_cast<uint16_t>((state >> 60 & 1) << 15 | 0x3f00 | (state >> 40 & 0xff));
+    }
+  const auto run = [&](int64_t batch, int32_t other, int64_t max_pages, int shift) {
+    std::vector<uint16_t> q(static_cast<size_t>(batch * kHeads * kDim), 0x3e80), o(q.size(), 0xffff);
+    for (int64_t d = 0; d < kHeads * kDim; ++d) q[q.size() - kHeads * kDim + d] = 0x3e80 + (d * 37 % 251);
+    std::vector<uint16_t> k(keys.size(), 0x7fc0), v(keys.size(), 0x7fc0);
+    std::vector<int32_t> table(static_cast<size_t>(batch * max_pages), 399),
+        lengths(static_cast<size_t>(batch), other);
+    const int64_t page_elements = kPageSize * kHeadsKv * kDim;
+    for (auto [to, from] : {std::pair(&k, &keys), std::pair(&v, &values)}) {
+      std::copy_n(from->begin(), page_elements, to->begin() + 399 * page_elements);
+      for (int64_t page = 0; page * kPageSize < kLength; ++page)
+        std::copy_n(from->begin() + page * page_elements, page_elements,
+                    to->begin() + (page + shift) % 399 * page_elements);
+    }
+    for (int32_t page = 0; page * kPageSize < kLength; ++page)
+      table[static_cast<size_t>((batch - 1) * max_pages + page)] = (page + shift) % 399;
+    lengths.back() = kLength;
+    Tensors host{};
+    const auto bf16 = [](std::vector<uint16_t>& x, std::initializer_list<int64_t> shape) {
+      return Tensor(x.data(), DType::bf16, shape);
+    };
+    host.q = bf16(q, {batch, 1, kHeads, kDim});
+    host.k = bf16(k, {kPages, kPageSize, kHeadsKv, kDim});
+    host.v = bf16(v, {kPages, kPageSize, kHeadsKv, kDim});
+    host.o = bf16(o, {batch, 1, kHeads, kDim});
+    host.page_table = Tensor(table.data(), {batch, max_pages});
+    host.kv_lengths = Tensor(lengths.data(), {batch});
+    cuda::Mirror mirror(0);
+    mirror.add(host);
+    EXPECT_EQ(mirror.upload().message(), "");
+    Problem options;
+    options.batch_invariant = 1;
+    EXPECT_EQ(attention(shared_context().context(), options, mirror.twins(host)).message(), "");
+    EXPECT_EQ(cuda::synchronize(0).message(), "");
+    EXPECT_EQ(mirror.download(host.o).message(), "");
+    return std::vector<uint16_t>(o.end() - kHeads * kDim, o.end());
+  };
+  const auto alone = run(1, 0, 146, 0);
+  EXPECT_FALSE(std::all_of(alone.begin(), alone.end(), [&](uint16_t x) { return x == alone[0]; }));
+  EXPECT_EQ(run(1, 0, 200, 17), alone);
+  EXPECT_EQ(run(2, 5, 170, 3), alone);
+  EXPECT_EQ(run(7, 2400, 150, 0), alone);
+  EXPECT_EQ(run(65, 16, 146, 101), alone);
+}
+
+}  // namespace
+}  // namespace tilewise
