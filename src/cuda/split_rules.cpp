@@ -43,7 +43,8 @@ int64_t split_scratch(const Kernel& kernel, const Problem& p, const Schedule& s)
 // The time to read what is seen, once from memory and, for each further tile of rows, from the cache behind it.
 Estimate split_estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& device, const Schedule& s) {
   constexpr double kLaunchSeconds = 5e-6, kJoinSeconds = 3e-6;
-  constexpr double kCacheOverMemory = 2.0, kShareOfUnit = 0.25;
+  // A block alone reads at twice its share of the bandwidth.
+  constexpr double kBlockOverShare = 2.0, kCacheOverMemory = 2.0, kShareOfUnit = 0.25;
   const Facts& facts = facts_of(kernel);
   const double bandwidth = std::max(device.memory_gbps, 1.0) * 1e9 * facts.percent / 100.0;
   const double tiles = row_tiles(p), rows = std::max(static_cast<double>(p.seqlen_q), 1.0);
@@ -62,9 +63,11 @@ Estimate split_estimate(const Kernel& kernel, const Problem& p, const DeviceInfo
   const double steps = key_heads * tiles * std::ceil(seen / kernel.tile_n);
   e.waves = std::min(1.0, steps / multiprocessors);
   const double product = walked * 2.0 * (facts.head_dim + facts.head_dim_v) / rate;
+  // Filling what a problem leaves of the row's dimensions with zeros is not free.
+  const double padding = 1.0 - static_cast<double>(p.head_dim + p.head_dim_v) / (facts.head_dim + facts.head_dim_v);
   e.seconds = kLaunchSeconds + (s.num_splits ? kJoinSeconds : 0.0) +
               std::max({e.bytes / bandwidth, tiles * keys / (bandwidth * kCacheOverMemory), product}) /
-                  std::clamp(e.waves, 0.05, 1.0);
+                  std::clamp(e.waves * kBlockOverShare, 0.05, 1.0) * (1.0 + padding);
   return e;
 }
 
