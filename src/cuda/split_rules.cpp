@@ -24,8 +24,11 @@ std::string split_refuses(const Kernel& kernel, const Problem& p, const DeviceIn
   const double rows = static_cast<double>(p.seqlen_q) * static_cast<double>(p.heads_q / p.heads_kv);
   const double entries = static_cast<double>(p.batch) * row_tiles(p) *
                          (p.batch_invariant ? static_cast<double>(p.seqlen_kv) / kSplitChunk + 1.0 : 1.0);
-  if (rows > kSplitMostRows || entries > kSplitMostRows || p.num_pages > INT32_MAX)
-    return cat("takes up to 2^30 rows of a group of heads and tiles of them; given ", rows, " and ", entries);
+  const double steps = static_cast<double>(p.batch * p.heads_kv) * row_tiles(p) *
+                       (static_cast<double>(p.seqlen_kv) / kernel.tile_n + 2.0);
+  if (std::max({rows, entries, steps, static_cast<double>(p.num_pages)}) > kSplitMostRows)
+    return cat("takes up to 2^30 rows of a group of heads, tiles of them, key tiles of these and pages; given ", rows,
+               ", ", entries, ", ", steps, " and ", p.num_pages);
   return {};
 }
 

@@ -36,37 +36,39 @@ template <typename C>
 __global__ void __launch_bounds__(C::kThreads, 1) split_forward(const __grid_constant__ SplitArgs args) {
   extern __shared__ __align__(128) unsigned char s_memory[];
   SplitShared<C>& shared = *reinterpret_cast<SplitShared<C>*>(s_memory);
-  find_share(args, shared);
-  const int64_t share = (shared.found.total + gridDim.x - 1) / gridDim.x;
-  Cursor<C> cursor(args, shared.found, share);
-  if (cursor.done()) return;
+  if (!find_share(args, shared)) return;
 
-  Loader<C> loader(args, cursor);
-  unsigned char* s_stages = shared.stage[threadIdx.x / 32][0];
-  const uint32_t stages = ptx::shared_address(s_stages);
+  Loader<C> loader(args, shared);
+  const int warp = threadIdx.x / 32;
+  const uint32_t stages = ptx::shared_address(shared.stage[warp][0]);
   uint32_t stage = 0;
-#pragma unroll
-  for (int i = 0; i < C::kStages; ++i) loader.issue(stages + i * C::kStageBytes);
-
-  for (;;) {
-    const Span& s = cursor.span;
-    const Unit unit(args, s, cursor.head);
-    const int count = cursor.count(args), end = cursor.at + count;
-    Products<C> products(args, shared, unit);
-    for (int t = cursor.at; t < end; ++t) {
+  int left = 0, key0 = 0, number = 0;  // of the piece in hand: steps, the warp's next key; its place in the ring
+  Products<C> products;
+  // One loop for filling the stages and for walking on: the code of a copy stands once, and fits the caches.
+#pragma unroll 1
+  for (int n = 0;; ++n) {
+    const Piece& piece = shared.pieces[number];
+    const uint32_t at = stages + stage * C::kStageBytes;
+    if (n >= C::kStages) {
+      if (left == 0) {
+        left = piece.count;
+        if (left == 0) break;
+        key0 = (piece.span.tile_first + piece.at) * C::kTileKeys + warp * C::kKeys;
+        products.begin(args, shared, Unit(args, piece.span, piece.head));
+      }
       ptx::cp_async_wait<C::kStages - 1>();
       __syncwarp();
-      const int key0 = (s.tile_first + t) * C::kTileKeys + static_cast<int>(threadIdx.x) / 32 * C::kKeys;
-      const uint32_t at = stages + stage * C::kStageBytes;
-      if (key0 < s.see_last && key0 + C::kKeys > s.see_first) products.step(args, unit, at, key0);
+      if (key0 < piece.span.see_last && key0 + C::kKeys > piece.span.see_first) products.step(args, at, key0);
       __syncwarp();  // all lanes have read the stage
-      loader.issue(at);
-      stage = stage + 1 == C::kStages ? 0 : stage + 1;
+      key0 += C::kTileKeys;
+      --left;
     }
-    finish_unit(args, shared, cursor, unit, products, share);
-    cursor.left -= count;
-    if (cursor.done()) return;
-    cursor.next_unit(args);
+    loader.issue(at);
+    stage = stage + 1 == C::kStages ? 0 : stage + 1;
+    if (n >= C::kStages && left == 0) {
+      finish_unit(args, shared, piece, products);
+      number = number + 1 == sizeof(shared.pieces) / sizeof(Piece) ? 0 : number + 1;
+    }
   }
 }
 

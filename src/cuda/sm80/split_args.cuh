@@ -31,6 +31,7 @@ struct SplitArgs {
   int32_t entries = 0;  // batch * q_tiles * max(1, chunks)
   // Keys of a step lie at one stride: contiguous, or pages that are multiples of a step.
   bool one_run = false;
+  bool full_rows = false;  // head_dim and head_dim_v are the build's
   float scale_log2 = 0.0f, softcap_log2 = 0.0f, inverse_cap = 0.0f;
   uint32_t* counters = nullptr;  // a byte each, zero
   float* parts = nullptr;        // SplitPart after SplitPart
@@ -45,26 +46,45 @@ struct SplitConfig {
   static constexpr int kHalfBytes = kKeys * kDim * 2, kStageBytes = 2 * kHalfBytes;  // K, then V
   // Wide heads leave no registers for Q.
   static constexpr bool kSharedQueries = kDim > 128;
-  static constexpr int kQueryBytes = kSharedQueries ? kRows * kDim * 2 : 16;
   static constexpr int kPitch = kDim + 4;                                            // of `merge`, in floats
   static constexpr int kColumns = kDim / 32;                                         // of a lane, of a row
   static constexpr int kVector = kColumns < 4 ? kColumns : 4;                        // side by side
 };
 
 struct Found {
-  int64_t total;      // steps of all units
+  int32_t total;      // steps of all units
   int32_t entry, at;  // where the block begins: an entry, and steps into it
+};
+
+// An entry of the line: one tile of rows of one sequence (or one chunk of its keys), every key head of it.
+struct Span {
+  int32_t batch, q_tile, chunk;
+  int32_t rows;                 // that are written
+  int32_t see_first, see_last;  // keys that some row sees
+  int32_t tile_first, tiles;    // key tiles; one without keys where rows are written all the same
+};
+
+// What a block takes of one unit: steps [at, at + count) of its key tiles. count 0: there is no more.
+struct Piece {
+  Span span;
+  int32_t head, at, count;
+  int32_t start;  // the unit's first step on the line
 };
 
 template <typename C>
 struct SplitShared {
   alignas(128) unsigned char stage[C::kWarps][C::kStages][C::kStageBytes];
-  unsigned char q[C::kQueryBytes];
-  float merge[C::kWarps][8][C::kPitch];
+  union {
+    unsigned char q[C::kRows * C::kDim * 2];  // at a unit's beginning; wide heads: until its end
+    float merge[C::kWarps][8][C::kPitch];     // at its end
+  };
   float top[C::kWarps][C::kRows], sum[C::kWarps][C::kRows];
-  int64_t steps[C::kWarps];
+  int32_t steps[C::kWarps];
+  // What copies have begun, for the products behind them. Every warp writes all of it, the same; pieces of
+  // the slowest and the fastest warp are never this far apart.
+  Piece pieces[C::kStages + 4];
   Found found;
-  int32_t first_block, last_block;
+  int32_t first_block, blocks;  // that share the unit
   bool last;
 };
 

@@ -2,7 +2,7 @@
 
 namespace tilewise::sm80 {
 namespace {
-using SplitUnit = SplitRow<SplitConfig<__nv_bfloat16, 256, 4, 2>, SplitConfig<__nv_bfloat16, 256, 2, 2>>;
+using SplitUnit = SplitRow<SplitConfig<__nv_bfloat16, 256, 4, 3>, SplitConfig<__nv_bfloat16, 256, 2, 2>>;
 }
 }  // namespace tilewise::sm80
 

@@ -2,7 +2,7 @@
 
 namespace tilewise::sm80 {
 namespace {
-using SplitUnit = SplitRow<SplitConfig<__half, 256, 4, 2>, SplitConfig<__half, 256, 2, 2>>;
+using SplitUnit = SplitRow<SplitConfig<__half, 256, 4, 3>, SplitConfig<__half, 256, 2, 2>>;
 }
 }  // namespace tilewise::sm80
 

@@ -54,16 +54,34 @@ __device__ __forceinline__ void join_row(const SplitArgs& args, const Unit& u, i
   write_row<C>(args, u, r, top, sum, r_o);
 }
 
-// By the whole block. The cursor stands on the unit's first step in this block.
+// Rows 8 half + i of all warps to shared memory, each warp's scaled to the common maximum.
 template <typename C>
-__device__ __forceinline__ void finish_unit(const SplitArgs& args, SplitShared<C>& shared, const Cursor<C>& cursor,
-                                            const Unit& u, Products<C>& products, int64_t share) {
+__device__ __forceinline__ void lay_down(SplitShared<C>& shared, const Products<C>& products, int half) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4 + 8 * half;
+  float top = shared.top[0][row];
+#pragma unroll
+  for (int w = 1; w < C::kWarps; ++w) top = fmaxf(top, shared.top[w][row]);
+  const float weight = part_weight(half ? products.top[1] : products.top[0], top);
+  float* s_row = shared.merge[warp][lane / 4] + 2 * (lane % 4);
+#pragma unroll
+  for (int j = 0; j < C::kDim / 8; ++j) {
+    const float x = half ? products.r_o[4 * j + 2] : products.r_o[4 * j];
+    const float y = half ? products.r_o[4 * j + 3] : products.r_o[4 * j + 1];
+    *reinterpret_cast<float2*>(s_row + 8 * j) = make_float2(x * weight, y * weight);
+  }
+}
+
+// By the whole block.
+template <typename C>
+__device__ __forceinline__ void finish_unit(const SplitArgs& args, SplitShared<C>& shared, const Piece& piece,
+                                            Products<C>& products) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const Span& s = cursor.span;
-  const bool begun = cursor.at > 0, cut = begun || cursor.at + cursor.count(args) < s.tiles;
+  const Span& s = piece.span;
+  const Unit u(args, s, piece.head);
+  const bool begun = piece.at > 0, cut = begun || piece.count < s.tiles;
   int64_t index = 2 * static_cast<int64_t>(blockIdx.x) + (begun ? 0 : 1);
   if (args.chunks)
-    index = ((static_cast<int64_t>(s.batch) * args.q_tiles + s.q_tile) * args.params.heads_kv + cursor.head) *
+    index = ((static_cast<int64_t>(s.batch) * args.q_tiles + s.q_tile) * args.params.heads_kv + piece.head) *
                 args.chunks + s.chunk;
   const Part<C> part(args, index);
 
@@ -76,23 +94,11 @@ __device__ __forceinline__ void finish_unit(const SplitArgs& args, SplitShared<C
     }
   }
   __syncthreads();
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    if (half && u.rows <= 8) break;
-    if (half) __syncthreads();  // the other half has been read
-    {
-      const int row = lane / 4 + 8 * half;
-      float top = shared.top[0][row];
-#pragma unroll
-      for (int w = 1; w < C::kWarps; ++w) top = fmaxf(top, shared.top[w][row]);
-      const float weight = part_weight(products.top[half], top);
-      float* s_row = shared.merge[warp][lane / 4] + 2 * (lane % 4);
-#pragma unroll
-      for (int j = 0; j < C::kDim / 8; ++j)
-        *reinterpret_cast<float2*>(s_row + 8 * j) =
-            make_float2(products.r_o[4 * j + 2 * half] * weight, products.r_o[4 * j + 2 * half + 1] * weight);
-    }
+#pragma unroll 1
+  for (int half = 0; 8 * half < u.rows; ++half) {
+    lay_down(shared, products, half);
     __syncthreads();
+#pragma unroll 1
     for (int i = warp; i < 8 && 8 * half + i < u.rows; i += C::kWarps) {
       const int row = 8 * half + i;
       float top = shared.top[0][row], sum = 0.0f, r_o[C::kColumns] = {};
@@ -109,29 +115,29 @@ __device__ __forceinline__ void finish_unit(const SplitArgs& args, SplitShared<C
       else
         write_row<C>(args, u, row, top, sum, r_o);
     }
+    __syncthreads();  // the rows have been read; all of a part is written
   }
-  __syncthreads();  // before the next unit writes there; and all of the part is written
   if (!cut || args.chunks) return;
 
-  // A unit begins where its first step lies on the line, `at` steps before the block's own place in it.
   if (threadIdx.x == 0) {
-    const int64_t place = share * blockIdx.x + (min(share, shared.found.total - share * blockIdx.x) - cursor.left);
-    const int64_t start = place - cursor.at;
-    shared.first_block = static_cast<int32_t>(start / share);
-    shared.last_block = static_cast<int32_t>((start + s.tiles - 1) / share);
+    const int share = share_of(shared.found.total), first = piece.start / share;
+    const uint32_t blocks = (piece.start + s.tiles - 1) / share - first + 1, shift = first % 4 * 8;
+    shared.first_block = first;
+    shared.blocks = static_cast<int32_t>(blocks);
     __threadfence();
-    const uint32_t shift = shared.first_block % 4 * 8, blocks = shared.last_block - shared.first_block + 1;
-    uint32_t* word = args.counters + shared.first_block / 4;
+    uint32_t* word = args.counters + first / 4;
     shared.last = (atomicAdd(word, 1u << shift) >> shift & 255u) == blocks - 1;
     if (shared.last) atomicSub(word, blocks << shift);
     __threadfence();
   }
   __syncthreads();
-  if (!shared.last) return;
-  const int first = shared.first_block, count = shared.last_block - first + 1;
-  const auto at = [&](int n) { return Part<C>(args, 2 * static_cast<int64_t>(first + n) + (n == 0 ? 1 : 0)); };
-  for (int r = warp; r < u.rows; r += C::kWarps) join_row<C>(args, u, r, count, at);
-  __syncthreads();
+  if (shared.last) {
+    const int first = shared.first_block, count = shared.blocks;
+    const auto at = [&](int n) { return Part<C>(args, 2 * static_cast<int64_t>(first + n) + (n == 0 ? 1 : 0)); };
+#pragma unroll 1
+    for (int r = warp; r < u.rows; r += C::kWarps) join_row<C>(args, u, r, count, at);
+  }
+  __syncthreads();  // before the next unit's end writes there
 }
 
 // Chunks of fixed length to rows: a block for each unit.

@@ -16,7 +16,7 @@ cudaError_t allow_shared() {
                               sizeof(SplitShared<C>));
 }
 
-inline SplitArgs split_args(const ForwardParams& p, const cuda::Call& call) {
+inline SplitArgs split_args(const ForwardParams& p, const cuda::Call& call, int dim) {
   SplitArgs args;
   args.params = p;
   args.group = FastDivide::by(p.group());
@@ -26,6 +26,7 @@ inline SplitArgs split_args(const ForwardParams& p, const cuda::Call& call) {
   args.entries = static_cast<int32_t>(p.batch * args.q_tiles * std::max(1, args.chunks));
   args.one_run = p.page_size % 16 == 0;
   args.scale_log2 = p.scale * kLog2E;
+  args.full_rows = p.head_dim == dim && p.head_dim_v == dim;
   if (p.softcap > 0.0f) {
     args.softcap_log2 = p.softcap * kLog2E;
     args.inverse_cap = 1.0f / p.softcap;
@@ -62,7 +63,7 @@ inline bool has_shared(size_t bytes) {
 template <typename Large, typename Small>
 struct SplitRow {
   static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
-    const SplitArgs args = split_args(p, call);
+    const SplitArgs args = split_args(p, call, Large::kDim);
     if (args.entries == 0) return cudaSuccess;
     if (has_shared(sizeof(SplitShared<Large>)))
       return launch_split<Large>(args, std::min(call.multiprocessors, cuda::kSplitBlocks), call.stream);

@@ -17,62 +17,53 @@ struct Products {
   using Tile = tile::SharedTile<C::kKeys, C::kDim>;
 
   uint32_t r_q[C::kSharedQueries ? 1 : C::kDim / 16][4];
-  uint32_t s_q;                   // or where they are in shared memory
   float r_o[C::kDim / 2];
-  float top[2], sum[2];           // of rows lane / 4 and + 8; sums are the lane's own until `finish`
-  int lo[2], hi[2];               // keys that the rows see
-  int full_first, full_last;      // keys that every row of the unit sees
-  int position[2];                // of the rows' queries, and
-  float slope[2];                 // their ALiBi slopes in exponents of 2
+  float top[2], sum[2];       // of rows lane / 4 and + 8; sums are the lane's own until `finish`
+  int lo[2], hi[2];           // keys that the rows see
+  int full_first, full_last;  // keys that every row of the unit sees
+  int position[2];            // of the rows' queries, and
+  float slope[2], beyond;     // their ALiBi slopes in exponents of 2
+  uint32_t s_q;
 
-  __device__ __forceinline__ Products(const SplitArgs& args, SplitShared<C>& shared, const Unit& u) {
+  // By the whole block.
+  __device__ __forceinline__ void begin(const SplitArgs& args, SplitShared<C>& shared, const Unit& u) {
     const ForwardParams& p = args.params;
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, dim = static_cast<int>(p.head_dim);
     const int first = u.query(args, 0), last = u.query(args, max(u.rows - 1, 0));
     full_first = last < u.w.len_q ? max(u.w.lo(last), 0) : INT32_MAX;
     full_last = last < u.w.len_q ? u.w.hi(first) : 0;
-    const T* g_q[2];
-    bool real[2];
+    beyond = u.w.beyond;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = lane / 4 + 8 * r, query = u.query(args, row), head = u.head(args, row);
-      real[r] = row < u.rows && query < u.w.len_q;
-      lo[r] = real[r] ? u.w.lo(query) : 0;
-      hi[r] = real[r] ? u.w.hi(query) : 0;
+      const bool real = row < u.rows && query < u.w.len_q;
+      lo[r] = real ? u.w.lo(query) : 0;
+      hi[r] = real ? u.w.hi(query) : 0;
       position[r] = query + u.w.q_offset;
-      slope[r] = p.alibi_slopes && real[r]
+      slope[r] = p.alibi_slopes && real
                      ? p.alibi_slopes[u.w.batch * p.alibi_batch_stride + head * p.alibi_head_stride] * kLog2E
                      : 0.0f;
-      g_q[r] = static_cast<const T*>(p.q.data) + p.q.at(u.w.batch, u.w.q_begin + query, head);
       top[r] = kNegativeInfinity;
       sum[r] = 0.0f;
+      const T* g_q = static_cast<const T*>(p.q.data) + p.q.at(u.w.batch, u.w.q_begin + query, head);
+      // Q to shared memory, some of its columns by each warp. What lay there has been read: the unit before ended
+      // in a barrier.
+#pragma unroll 2
+      for (int chunk = warp; chunk < C::kDim / 8; chunk += C::kWarps)
+        *reinterpret_cast<uint32_t*>(shared.q + Tile::chunk_offset(row, chunk) + 4 * (lane % 4)) =
+            real ? two_of(g_q, 8 * chunk + 2 * (lane % 4), dim) : 0u;
     }
-    const int dim = static_cast<int>(p.head_dim);
-    const auto word = [&](int k, int i) {
-      return real[i % 2] ? two_of(g_q[i % 2], 16 * k + 8 * (i / 2) + 2 * (lane % 4), dim) : 0u;
-    };
     s_q = ptx::shared_address(shared.q);
-    if constexpr (C::kSharedQueries) {
-      // Each warp lays down some of the columns. The unit before has been read: its end was a barrier.
-      for (int k = threadIdx.x / 32; k < C::kDim / 16; k += C::kWarps) {
+    __syncthreads();
+    if constexpr (!C::kSharedQueries) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          *reinterpret_cast<uint32_t*>(shared.q + Tile::chunk_offset(lane / 4 + i % 2 * 8, 2 * k + i / 2) +
-                                       4 * (lane % 4)) = word(k, i);
-      }
-      __syncthreads();
-    } else {
-#pragma unroll
-      for (int k = 0; k < C::kDim / 16; ++k) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) r_q[k][i] = word(k, i);
-      }
+      for (int k = 0; k < C::kDim / 16; ++k) load_queries(r_q[k], k);
     }
 #pragma unroll
     for (int i = 0; i < C::kDim / 2; ++i) r_o[i] = 0.0f;
   }
 
-  __device__ __forceinline__ void step(const SplitArgs& args, const Unit& u, uint32_t s_stage, int key0) {
+  __device__ __forceinline__ void step(const SplitArgs& args, uint32_t s_stage, int key0) {
     const int lane = threadIdx.x % 32;
     // Odd and even sums apart: products wait less for each other.
     float r_s[8] = {}, r_odd[8] = {};
@@ -81,14 +72,14 @@ struct Products {
       uint32_t b[4];
       ptx::ldmatrix_x4(b, s_stage + Tile::chunk_offset(lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
       float* to = k % 2 ? r_odd : r_s;
-      if constexpr (C::kSharedQueries) ptx::ldmatrix_x4(r_q[0], s_q + Tile::chunk_offset(lane % 16, 2 * k + lane / 16));
+      if constexpr (C::kSharedQueries) load_queries(r_q[0], k);
       const uint32_t* a = r_q[C::kSharedQueries ? 0 : k];
       ptx::mma_16x8x16<T>(to, a, b[0], b[1]);
       ptx::mma_16x8x16<T>(to + 4, a, b[2], b[3]);
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) r_s[i] += r_odd[i];
-    finish_scores(args, u, r_s, key0 + 2 * (lane % 4));
+    finish_scores(args, r_s, key0 + 2 * (lane % 4));
     if (key0 < full_first || key0 + C::kKeys > full_last) hide(r_s, key0 + 2 * (lane % 4));
     raise(r_s);
     uint32_t r_p[4];
@@ -112,6 +103,11 @@ struct Products {
   }
 
  private:
+  __device__ __forceinline__ void load_queries(uint32_t (&words)[4], int k) const {
+    const int lane = threadIdx.x % 32;
+    ptx::ldmatrix_x4(words, s_q + Tile::chunk_offset(lane % 16, 2 * k + lane / 16));
+  }
+
   // Elements d and d + 1 of a row; zeros past its end.
   static __device__ __forceinline__ uint32_t two_of(const T* g_row, int d, int dim) {
     if (d + 1 < dim) return *reinterpret_cast<const uint32_t*>(g_row + d);
@@ -119,7 +115,7 @@ struct Products {
   }
 
   // Products to scores in exponents of 2. `key` is of the first column.
-  __device__ __forceinline__ void finish_scores(const SplitArgs& args, const Unit& u, float (&r_s)[8], int key) const {
+  __device__ __forceinline__ void finish_scores(const SplitArgs& args, float (&r_s)[8], int key) const {
     if (args.softcap_log2 > 0.0f) {
 #pragma unroll
       for (int i = 0; i < 8; ++i)
@@ -132,7 +128,7 @@ struct Products {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const int distance = position[i / 2 % 2] - key - tile::fragment_column(i);
-        r_s[i] -= slope[i / 2 % 2] * (fabsf(static_cast<float>(distance)) + u.w.beyond);
+        r_s[i] -= slope[i / 2 % 2] * (fabsf(static_cast<float>(distance)) + beyond);
       }
     }
   }

@@ -93,27 +93,30 @@ __device__ __forceinline__ void write_row(const SplitArgs& args, const Unit& u, 
   using T = typename C::Element;
   const ForwardParams& p = args.params;
   const int query = u.query(args, r), head = u.head(args, r);
-  bool bad = !isfinite(sum);
-#pragma unroll
-  for (int i = 0; i < C::kColumns; ++i) bad = bad || !isfinite(r_o[i]);
-  if (__any_sync(~0u, bad) && query < u.w.len_q)
-    return exact_row<T>(p, u.w.batch, head, u.kv_head, query);
   const bool real = query < u.w.len_q;
+  float probe = sum * 0.0f;
+#pragma unroll
+  for (int i = 0; i < C::kColumns; ++i) probe += r_o[i] * 0.0f;
+  if (__any_sync(~0u, probe != 0.0f) && real) return exact_row<T>(p, u.w.batch, head, u.kv_head, query);
+  const bool sees = real && sum != 0.0f;
   const float sink = p.sinks && real ? p.sinks[head * p.sinks_stride] : kNegativeInfinity;
-  RowEnd end{0.0f, sink};
-  if (real) end = finish_row(top * kLn2, sum, sink);
+  // The sink is one more weight; the larger of the two maxima is the common one.
+  const float common = fmaxf(top, sink * kLog2E), of_keys = ptx::exp2_approx(top - common);
+  const float all = fmaf(sum, of_keys, ptx::exp2_approx(sink * kLog2E - common));
+  const float factor = sees ? of_keys / all : 0.0f;
   const int64_t at = p.o.at(u.w.batch, u.w.q_begin + query, head);
 #pragma unroll
   for (int i = 0; i < C::kColumns; ++i) {
     const int column = column_of<C>(i);
-    const float o = end.factor == 0.0f ? 0.0f : r_o[i] * end.factor;
+    const float o = sees ? r_o[i] * factor : 0.0f;
     if (column >= p.head_dim_v) continue;
     if (p.o.dtype == DType::f32)
       static_cast<float*>(p.o.data)[at + column] = o;
     else
       static_cast<T*>(p.o.data)[at + column] = static_cast<T>(o);
   }
-  if (p.lse.data && threadIdx.x % 32 == 0) p.lse.at(u.w.batch, u.w.q_begin + query, head) = end.lse;
+  if (p.lse.data && threadIdx.x % 32 == 0)
+    p.lse.at(u.w.batch, u.w.q_begin + query, head) = sees ? (common + ptx::log2_approx(all)) * kLn2 : sink;
 }
 
 }  // namespace tilewise::sm80
