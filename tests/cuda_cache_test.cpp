@@ -38,7 +38,7 @@ TEST_F(CudaCache, PlacesChangeNoBit) {
        {"name=gqa batch=2 heads_q=8 heads_kv=2 seqlen_q=1 seqlen_kv=700 head_dim=64 kv_lengths=700,131",
         "name=few batch=2 heads_q=4 heads_kv=4 seqlen_q=3 seqlen_kv=290 head_dim=80 causal=bottom-right",
         "name=prefill batch=2 heads_q=8 heads_kv=2 seqlen_q=40 seqlen_kv=330 head_dim=128 causal=bottom-right",
-        "name=wide batch=2 heads_q=4 heads_kv=1 seqlen_q=2 seqlen_kv=1500 head_dim=256 softcap=8 sinks=random"}) {
+        "name=wide batch=2 heads_q=4 heads_kv=1 seqlen_q=2 seqlen_kv=1500 head_dim=112 softcap=8 sinks=random"}) {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       CaseData plain(*parse_case(line), dtype, 3);
       const Expectation answer = expect_forward(plain.params(kForward));
@@ -84,7 +84,7 @@ TEST_F(CudaCache, SkewedBatches) {
         "name=one batch=1 heads_q=1 heads_kv=1 seqlen_q=1 seqlen_kv=20000 head_dim=64",
         "name=tiles batch=3 heads_q=12 heads_kv=2 seqlen_q=5 seqlen_kv=1300 head_dim=128 causal=bottom-right "
         "kv_lengths=1300,2,900",
-        "name=padding batch=3 heads_q=8 heads_kv=2 seqlen_q=6 seqlen_kv=1200 head_dim=256 q_lengths=6,0,3 "
+        "name=padding batch=3 heads_q=8 heads_kv=2 seqlen_q=6 seqlen_kv=1200 head_dim=128 q_lengths=6,0,3 "
         "kv_lengths=1200,50,700 window=600,-1 causal=bottom-right alibi=h",
         "name=packed heads_q=8 heads_kv=2 cu_seqlens_q=0,1,9,9,10 seqlen_kv=1500 head_dim=64 page_size=3 "
         "kv_lengths=1500,50,9,800 causal=bottom-right"}) {

@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) split_forward(const __grid_con
       }
       ptx::cp_async_wait<C::kStages - 1>();
       __syncwarp();
-      if (key0 < piece.span.see_last && key0 + C::kKeys > piece.span.see_first) products.step(args, at, key0);
+      if (key0 < piece.span.see_last && key0 + C::kKeys > piece.span.see_first) products.step(args, shared, at, key0);
       __syncwarp();  // all lanes have read the stage
       key0 += C::kTileKeys;
       --left;

@@ -78,6 +78,9 @@ struct SplitShared {
     unsigned char q[C::kRows * C::kDim * 2];  // at a unit's beginning; wide heads: until its end
     float merge[C::kWarps][8][C::kPitch];     // at its end
   };
+  // Of the unit's rows: keys that they see, positions of their queries, ALiBi slopes in exponents of 2.
+  int32_t lo[C::kRows], hi[C::kRows], position[C::kRows];
+  float slope[C::kRows];
   float top[C::kWarps][C::kRows], sum[C::kWarps][C::kRows];
   int32_t steps[C::kWarps];
   // What copies have begun, for the products behind them. Every warp writes all of it, the same; pieces of

@@ -156,7 +156,7 @@ class Loader {
     const int64_t v_at = block * p.v.batch_stride + row * p.v.row_stride;
     const int left_k = static_cast<int>(p.head_dim) - lane() % kChunks * 8;
     const int left_v = static_cast<int>(p.head_dim_v) - lane() % kChunks * 8;
-#pragma unroll
+#pragma unroll 4
     for (int i = 0; i < kCopies; ++i) {
       const int row_of_copy = i * kRowsAtOnce + lane() / kChunks, key = key0 + row_of_copy;
       const T* k = k_ + __shfl_sync(~0u, k_at, row_of_copy);

@@ -19,10 +19,8 @@ struct Products {
   uint32_t r_q[C::kSharedQueries ? 1 : C::kDim / 16][4];
   float r_o[C::kDim / 2];
   float top[2], sum[2];       // of rows lane / 4 and + 8; sums are the lane's own until `finish`
-  int lo[2], hi[2];           // keys that the rows see
   int full_first, full_last;  // keys that every row of the unit sees
-  int position[2];            // of the rows' queries, and
-  float slope[2], beyond;     // their ALiBi slopes in exponents of 2
+  float beyond;               // tile/work.cuh
   uint32_t s_q;
 
   // By the whole block.
@@ -37,12 +35,15 @@ struct Products {
     for (int r = 0; r < 2; ++r) {
       const int row = lane / 4 + 8 * r, query = u.query(args, row), head = u.head(args, row);
       const bool real = row < u.rows && query < u.w.len_q;
-      lo[r] = real ? u.w.lo(query) : 0;
-      hi[r] = real ? u.w.hi(query) : 0;
-      position[r] = query + u.w.q_offset;
-      slope[r] = p.alibi_slopes && real
-                     ? p.alibi_slopes[u.w.batch * p.alibi_batch_stride + head * p.alibi_head_stride] * kLog2E
-                     : 0.0f;
+      if (warp == 0 && lane % 4 == 0) {
+        shared.lo[row] = real ? u.w.lo(query) : 0;
+        shared.hi[row] = real ? u.w.hi(query) : 0;
+        shared.position[row] = query + u.w.q_offset;
+        shared.slope[row] =
+            p.alibi_slopes && real
+                ? p.alibi_slopes[u.w.batch * p.alibi_batch_stride + head * p.alibi_head_stride] * kLog2E
+                : 0.0f;
+      }
       top[r] = kNegativeInfinity;
       sum[r] = 0.0f;
       const T* g_q = static_cast<const T*>(p.q.data) + p.q.at(u.w.batch, u.w.q_begin + query, head);
@@ -63,7 +64,7 @@ struct Products {
     for (int i = 0; i < C::kDim / 2; ++i) r_o[i] = 0.0f;
   }
 
-  __device__ __forceinline__ void step(const SplitArgs& args, uint32_t s_stage, int key0) {
+  __device__ __forceinline__ void step(const SplitArgs& args, const SplitShared<C>& shared, uint32_t s_stage, int key0) {
     const int lane = threadIdx.x % 32;
     // Odd and even sums apart: products wait less for each other.
     float r_s[8] = {}, r_odd[8] = {};
@@ -79,8 +80,8 @@ struct Products {
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) r_s[i] += r_odd[i];
-    finish_scores(args, r_s, key0 + 2 * (lane % 4));
-    if (key0 < full_first || key0 + C::kKeys > full_last) hide(r_s, key0 + 2 * (lane % 4));
+    finish_scores(args, shared, r_s, key0 + 2 * (lane % 4));
+    if (key0 < full_first || key0 + C::kKeys > full_last) hide(shared, r_s, key0 + 2 * (lane % 4));
     raise(r_s);
     uint32_t r_p[4];
     weigh(r_s, r_p);
@@ -115,7 +116,7 @@ struct Products {
   }
 
   // Products to scores in exponents of 2. `key` is of the first column.
-  __device__ __forceinline__ void finish_scores(const SplitArgs& args, float (&r_s)[8], int key) const {
+  __device__ __forceinline__ void finish_scores(const SplitArgs& args, const SplitShared<C>& shared, float (&r_s)[8], int key) const {
     if (args.softcap_log2 > 0.0f) {
 #pragma unroll
       for (int i = 0; i < 8; ++i)
@@ -125,6 +126,9 @@ struct Products {
       for (int i = 0; i < 8; ++i) r_s[i] *= args.scale_log2;
     }
     if (args.params.alibi_slopes) {
+      const int row = threadIdx.x % 32 / 4;
+      const int position[2] = {shared.position[row], shared.position[row + 8]};
+      const float slope[2] = {shared.slope[row], shared.slope[row + 8]};
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const int distance = position[i / 2 % 2] - key - tile::fragment_column(i);
@@ -133,7 +137,9 @@ struct Products {
     }
   }
 
-  __device__ __forceinline__ void hide(float (&r_s)[8], int key) const {
+  __device__ __forceinline__ void hide(const SplitShared<C>& shared, float (&r_s)[8], int key) const {
+    const int row = threadIdx.x % 32 / 4;
+    const int lo[2] = {shared.lo[row], shared.lo[row + 8]}, hi[2] = {shared.hi[row], shared.hi[row + 8]};
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const int column = key + tile::fragment_column(i);
