@@ -240,7 +240,8 @@ class Bench {
     return kDone;
   }
 
-  // Graph replays, timed by the device's events; the peak likewise. Decode walks caches that no L2 holds together.
+  // Graph replays, timed by the device's events; the peak likewise. Decode walks caches that no L2 holds
+  // together.
   int run_on_cuda(BenchRow ours, const tune::PlannedCall& call, const Tensors& tensors) {
     if (!peak_) {
       auto made = cuda::Peak::make(device_.index);

@@ -37,21 +37,24 @@ TEST_F(CudaCache, PlacesChangeNoBit) {
   for (const std::string line :
        {"name=gqa batch=2 heads_q=8 heads_kv=2 seqlen_q=1 seqlen_kv=700 head_dim=64 kv_lengths=700,131",
         "name=few batch=2 heads_q=4 heads_kv=4 seqlen_q=3 seqlen_kv=290 head_dim=80 causal=bottom-right",
-        "name=prefill batch=2 heads_q=8 heads_kv=2 seqlen_q=40 seqlen_kv=330 head_dim=128 causal=bottom-right",
-        "name=wide batch=2 heads_q=4 heads_kv=1 seqlen_q=2 seqlen_kv=1500 head_dim=112 softcap=8 sinks=random"}) {
+        "name=prefill batch=2 heads_q=8 heads_kv=2 seqlen_q=40 seqlen_kv=330 head_dim=128 "
+        "causal=bottom-right",
+        "name=wide batch=2 heads_q=4 heads_kv=1 seqlen_q=2 seqlen_kv=1500 head_dim=112 softcap=8 "
+        "sinks=random"}) {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       CaseData plain(*parse_case(line), dtype, 3);
       const Expectation answer = expect_forward(plain.params(kForward));
       std::map<std::string, std::vector<std::byte>> bits;
       for (const Kernel* kernel : rows_for(dtype)) bits[kernel->name] = run_bits(*kernel, plain, answer);
-      for (const char* place : {" page_size=1", " page_size=3 pages=reversed", " page_size=16", " page_size=64",
-                                " page_size=1000", " cache_batch_idx=3,1"}) {
+      for (const char* place : {" page_size=1", " page_size=3 pages=reversed", " page_size=16",
+                                " page_size=64", " page_size=1000", " cache_batch_idx=3,1"}) {
         CaseData cache(*parse_case(line + place), dtype, 3);
         int ran = 0;
         for (const Kernel* kernel : rows_for(dtype)) {
           const auto other = run_bits(*kernel, cache, answer);
           if (!other.empty()) ++ran;
-          EXPECT_TRUE(other.empty() || other == bits[kernel->name]) << kernel->name << " on " << line << place;
+          EXPECT_TRUE(other.empty() || other == bits[kernel->name])
+              << kernel->name << " on " << line << place;
         }
         EXPECT_GE(ran, dtype == DType::f32 ? 1 : 2) << line << place;
       }
@@ -74,8 +77,8 @@ Plan split_plan(const DeviceCall& call, bool invariant = false) {
   return *made;
 }
 
-// One long sequence among short ones and empty ones, each cut somewhere, by few and by many rows; again and again
-// with one workspace, whose counters are zero after each call.
+// One long sequence among short ones and empty ones, each cut somewhere, by few and by many rows; again and
+// again with one workspace, whose counters are zero after each call.
 TEST_F(CudaCache, SkewedBatches) {
   for (const std::string line :
        {"name=long batch=9 heads_q=4 heads_kv=2 seqlen_q=1 seqlen_kv=5000 head_dim=128 "
@@ -181,8 +184,8 @@ TEST_F(CudaCache, NeighboursChangeNoBitWhereThePlanIsBatchInvariant) {
   EXPECT_EQ(run(65, 16, 146, 101), alone);
 }
 
-// Rows appended on the device are those appended on the host, element by element but for the last rounding, and
-// what a sequence has no place for is not written.
+// Rows appended on the device are those appended on the host, element by element but for the last rounding,
+// and what a sequence has no place for is not written.
 TEST_F(CudaCache, AppendsWhatTheHostAppends) {
   constexpr int64_t kBatch = 3, kRows = 4, kHeads = 3, kDim = 40, kDimV = 24, kRotary = 16, kPositions = 60;
   constexpr int64_t kPages = 12, kPageSize = 8, kMaxPages = 4;
@@ -196,8 +199,9 @@ TEST_F(CudaCache, AppendsWhatTheHostAppends) {
   };
   for (const bool paged : {true, false}) {
     for (const int rotary : {0, 1, 2}) {
-      std::vector<float> k_new = noise(kBatch * kRows * kHeads * kDim, 1), cos = noise(kPositions * kRotary / 2, 3),
-                         sin = noise(kPositions * kRotary / 2, 4), v_new = noise(kBatch * kRows * kHeads * kDimV, 2);
+      std::vector<float> k_new = noise(kBatch * kRows * kHeads * kDim, 1),
+                         cos = noise(kPositions * kRotary / 2, 3), sin = noise(kPositions * kRotary / 2, 4),
+                         v_new = noise(kBatch * kRows * kHeads * kDimV, 2);
       const int64_t blocks = paged ? kPages : kBatch, rows = paged ? kPageSize : kPageSize * kMaxPages;
       std::vector<uint16_t> k(static_cast<size_t>(blocks * rows * kHeads * kDim), 0x7fc0),
           v(static_cast<size_t>(blocks * rows * kHeads * kDimV), 0x7fc0);
@@ -216,15 +220,16 @@ TEST_F(CudaCache, AppendsWhatTheHostAppends) {
         host.rotary_interleaved = rotary == 2;
       }
       cuda::Mirror mirror(0);
-      tilewise_tensor* const all[] = {&host.k_new, &host.v_new, &host.starts, &host.lengths, &host.rotary_cos,
-                                      &host.rotary_sin, &host.k, &host.v, &host.page_table};
+      tilewise_tensor* const all[] = {&host.k_new,   &host.v_new,      &host.starts,
+                                      &host.lengths, &host.rotary_cos, &host.rotary_sin,
+                                      &host.k,       &host.v,          &host.page_table};
       for (const tilewise_tensor* t : all)
         if (t->dtype != TILEWISE_NONE) mirror.add(*t);
       ASSERT_EQ(mirror.upload().message(), "");
       Append device = host;
-      tilewise_tensor* const twins[] = {&device.k_new, &device.v_new, &device.starts, &device.lengths,
-                                        &device.rotary_cos, &device.rotary_sin, &device.k, &device.v,
-                                        &device.page_table};
+      tilewise_tensor* const twins[] = {&device.k_new,   &device.v_new,      &device.starts,
+                                        &device.lengths, &device.rotary_cos, &device.rotary_sin,
+                                        &device.k,       &device.v,          &device.page_table};
       for (tilewise_tensor* t : twins)
         if (t->dtype != TILEWISE_NONE) *t = mirror.twin(*t);
       ASSERT_EQ(cache_append(shared_context().context(), device).message(), "");

@@ -399,8 +399,8 @@ typedef struct tilewise_append {
 
 TILEWISE_API void tilewise_append_init(tilewise_append* append);
 /* Writes the rows and nothing else. Host tensors: refused, with the cache untouched, are a place that is not
- * there and two new rows with one place. Device tensors, in the order of `stream`: rows that would end outside
- * the cache are left out. */
+ * there and two new rows with one place. Device tensors, in the order of `stream`: rows that would end
+ * outside the cache are left out. */
 TILEWISE_API tilewise_code tilewise_cache_append(tilewise_context* context, const tilewise_append* append,
                                                  void* stream, tilewise_error* error);
 

@@ -221,7 +221,8 @@ tilewise_code tilewise_cache_append(tilewise_context* context, const tilewise_ap
     if (!append) return null_argument("append");
     const bool device = append->k.device_kind == TILEWISE_CUDA;
     if (!device && append->k.device_kind != TILEWISE_CPU)
-      return {Code::invalid, cat("k has device kind ", append->k.device_kind, "; accepted: 0 (CPU), 1 (CUDA)")};
+      return {Code::invalid,
+              cat("k has device kind ", append->k.device_kind, "; accepted: 0 (CPU), 1 (CUDA)")};
     if (!device && stream) return {Code::invalid, "stream is given for host tensors; accepted: NULL"};
     AppendParams call;
     if (Status s = bind(*append, &call); !s.ok()) return s;

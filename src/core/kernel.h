@@ -28,9 +28,8 @@ enum class Form { fused, standard, rows, small, split };
 struct Schedule {
   int threads = 1;
   int tile_m = 0, tile_n = 0;
-  int num_splits =
-      1;  // key chunks a head is split into, fixed by problem and device, not by threads; 0: cut by lengths
-          // that only the device knows
+  int num_splits = 1;  // key chunks a head is split into, fixed by problem and device, not by threads; 0: cut
+                       // by lengths that only the device knows
 };
 
 struct Estimate {

@@ -12,7 +12,8 @@ namespace {
 
 // Tiles of rows of a key head: queries times the heads of their group.
 double row_tiles(const Problem& p) {
-  return std::ceil(static_cast<double>(p.seqlen_q) * static_cast<double>(p.heads_q / p.heads_kv) / kSplitRows);
+  return std::ceil(static_cast<double>(p.seqlen_q) * static_cast<double>(p.heads_q / p.heads_kv) /
+                   kSplitRows);
 }
 
 int64_t units_of(const Problem& p) { return p.batch * p.heads_kv * static_cast<int64_t>(row_tiles(p)); }
@@ -27,8 +28,9 @@ std::string split_refuses(const Kernel& kernel, const Problem& p, const DeviceIn
   const double steps = static_cast<double>(p.batch * p.heads_kv) * row_tiles(p) *
                        (static_cast<double>(p.seqlen_kv) / kernel.tile_n + 2.0);
   if (std::max({rows, entries, steps, static_cast<double>(p.num_pages)}) > kSplitMostRows)
-    return cat("takes up to 2^30 rows of a group of heads, tiles of them, key tiles of these and pages; given ", rows,
-               ", ", entries, ", ", steps, " and ", p.num_pages);
+    return cat(
+        "takes up to 2^30 rows of a group of heads, tiles of them, key tiles of these and pages; given ",
+        rows, ", ", entries, ", ", steps, " and ", p.num_pages);
   return {};
 }
 
@@ -43,7 +45,8 @@ int64_t split_scratch(const Kernel& kernel, const Problem& p, const Schedule& s)
   return split_scratch_bytes(facts_of(kernel).head_dim, units_of(p), s.num_splits);
 }
 
-// The time to read what is seen, once from memory and, for each further tile of rows, from the cache behind it.
+// The time to read what is seen, once from memory and, for each further tile of rows, from the cache behind
+// it.
 Estimate split_estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& device, const Schedule& s) {
   constexpr double kLaunchSeconds = 5e-6, kJoinSeconds = 3e-6;
   // A block alone reads at twice its share of the bandwidth.
@@ -60,14 +63,15 @@ Estimate split_estimate(const Kernel& kernel, const Problem& p, const DeviceInfo
   const double rate = 16.0 * lanes * clock * multiprocessors * kShareOfUnit;
   const double walked = key_heads * tiles * kSplitRows * seen;
   Estimate e;
-  e.bytes = ideal_bytes(p) - static_cast<double>(p.batch * p.heads_kv) * row_bytes *
-                                 (static_cast<double>(p.seqlen_kv) - seen);
+  e.bytes = ideal_bytes(p) -
+            static_cast<double>(p.batch * p.heads_kv) * row_bytes * (static_cast<double>(p.seqlen_kv) - seen);
   e.waste = walked > 0 ? std::clamp(1.0 - visible_pairs(p) / walked, 0.0, 1.0) : 0.0;
   const double steps = key_heads * tiles * std::ceil(seen / kernel.tile_n);
   e.waves = std::min(1.0, steps / multiprocessors);
   const double product = walked * 2.0 * (facts.head_dim + facts.head_dim_v) / rate;
   // Filling what a problem leaves of the row's dimensions with zeros is not free.
-  const double padding = 1.0 - static_cast<double>(p.head_dim + p.head_dim_v) / (facts.head_dim + facts.head_dim_v);
+  const double padding =
+      1.0 - static_cast<double>(p.head_dim + p.head_dim_v) / (facts.head_dim + facts.head_dim_v);
   e.seconds = kLaunchSeconds + (s.num_splits ? kJoinSeconds : 0.0) +
               std::max({e.bytes / bandwidth, tiles * keys / (bandwidth * kCacheOverMemory), product}) /
                   std::clamp(e.waves * kBlockOverShare, 0.05, 1.0) * (1.0 + padding);

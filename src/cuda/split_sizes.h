@@ -6,10 +6,10 @@
 
 namespace tilewise::cuda {
 
-constexpr int kSplitRows = 16;                // rows of a tile: queries times the heads of their group
-constexpr int kSplitBlocks = 240;             // the most of a launch: a counter byte each in the control block
-constexpr int64_t kSplitChunk = 1024;         // keys of a part where the cuts are fixed
-constexpr int64_t kSplitMostRows = 1 << 30;   // row indices are 32-bit
+constexpr int kSplitRows = 16;               // rows of a tile: queries times the heads of their group
+constexpr int kSplitBlocks = 240;            // the most of a launch: a counter byte each in the control block
+constexpr int64_t kSplitChunk = 1024;        // keys of a part where the cuts are fixed
+constexpr int64_t kSplitMostRows = 1 << 30;  // row indices are 32-bit
 
 // Floats of a part: O, not divided yet, of each row; then the maxima and the sums of the rows.
 constexpr int64_t split_part_floats(int64_t dim) { return kSplitRows * (dim + 2); }

@@ -118,8 +118,7 @@ std::string print_plan(const tilewise_plan& plan) {
   return cat(plan.kernel, " for ", print_problem(plan.problem), ": tile ", plan.tile_m, "x", plan.tile_n,
              ", ", plan.threads, " threads, ",
              plan.num_splits ? cat(plan.num_splits, " key chunks") : std::string("keys cut by their lengths"),
-             ", workspace ",
-             plan.workspace_bytes, " bytes, ", fixed_text(plan.predicted_ms, 3), " ms and ",
+             ", workspace ", plan.workspace_bytes, " bytes, ", fixed_text(plan.predicted_ms, 3), " ms and ",
              bytes_text(plan.predicted_bytes), " moved predicted",
              plan.from_tuning ? ", chosen by a tuning line" : "");
 }

@@ -1,4 +1,5 @@
-// One planned call on copies of its keys and values, in turns: so many that none of them finds its own in a cache.
+// One planned call on copies of its keys and values, in turns: so many that none of them finds its own in a
+// cache.
 #ifndef TILEWISE_TUNE_COLD_CALLS_H_
 #define TILEWISE_TUNE_COLD_CALLS_H_
 
@@ -11,10 +12,11 @@ namespace tilewise::tune {
 // On a CUDA device.
 class ColdCalls {
  public:
-  // Copies of k and v of `tensors`, these among them, of `least_bytes` in all or more; as many as memory allows
-  // where it has no room for that.
+  // Copies of k and v of `tensors`, these among them, of `least_bytes` in all or more; as many as memory
+  // allows where it has no room for that.
   static Expected<ColdCalls> make(const PlannedCall& call, const Tensors& tensors, int64_t least_bytes);
-  ColdCalls(ColdCalls&& other) noexcept : call_(other.call_), tensors_(std::move(other.tensors_)), memory_(std::move(other.memory_)) {
+  ColdCalls(ColdCalls&& other) noexcept
+      : call_(other.call_), tensors_(std::move(other.tensors_)), memory_(std::move(other.memory_)) {
     other.memory_.clear();
   }
   ColdCalls& operator=(ColdCalls&&) = delete;

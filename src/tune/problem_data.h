@@ -74,7 +74,7 @@ class PlannedCall {
   Status run(void* stream = nullptr) const;  // on a CUDA device: returns when it is enqueued
   // The same on tensors that differ from the call's in where they lie alone.
   Status run_on(const Tensors& tensors, void* stream) const;
-  Status wait() const;                       // for what was enqueued, and for what failed there
+  Status wait() const;  // for what was enqueued, and for what failed there
 
  private:
   PlannedCall(const Context& context, const Plan& plan, const Tensors& tensors, Workspace workspace);

@@ -1,6 +1,6 @@
-// Four 8 x 8 matrices of 16-bit elements from shared memory, as mma takes them. Lane l gives the address of row
-// l % 8 of matrix l / 8, a multiple of 16 bytes; word i is of matrix i: elements 2q, 2q + 1 of row g (g = lane / 4,
-// q = lane % 4), transposed elements g of rows 2q, 2q + 1.
+// Four 8 x 8 matrices of 16-bit elements from shared memory, as mma takes them. Lane l gives the address of
+// row l % 8 of matrix l / 8, a multiple of 16 bytes; word i is of matrix i: elements 2q, 2q + 1 of row g (g =
+// lane / 4, q = lane % 4), transposed elements g of rows 2q, 2q + 1.
 #ifndef TILEWISE_CUDA_PTX_LDMATRIX_H_
 #define TILEWISE_CUDA_PTX_LDMATRIX_H_
 

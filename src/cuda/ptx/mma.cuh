@@ -9,9 +9,9 @@
 
 namespace tilewise::ptx {
 
-// d[16, 8] += a[16, 16] b[16, 8]. With g = lane / 4 and q = lane % 4: d holds (g, 2q), (g, 2q + 1), (g + 8, 2q),
-// (g + 8, 2q + 1); the words of a hold (g, 2q..), (g + 8, 2q..), (g, 2q + 8..), (g + 8, 2q + 8..); those of b
-// rows 2q.. and 2q + 8.. of column g.
+// d[16, 8] += a[16, 16] b[16, 8]. With g = lane / 4 and q = lane % 4: d holds (g, 2q), (g, 2q + 1), (g + 8,
+// 2q), (g + 8, 2q + 1); the words of a hold (g, 2q..), (g + 8, 2q..), (g, 2q + 8..), (g + 8, 2q + 8..); those
+// of b rows 2q.. and 2q + 8.. of column g.
 template <typename T>
 __device__ __forceinline__ void mma_16x8x16(float* d, const uint32_t* a, uint32_t b0, uint32_t b1);
 

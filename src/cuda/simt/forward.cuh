@@ -267,7 +267,8 @@ class ForwardTile {
     for (int d0 = 0; d0 < p_.head_dim; d0 += kDepth) {
       load_transposed(
           s_.q_t, p_.q, [&](int r) { return q_at + r * p_.q.row_stride; }, 0, t_.rows, d0, p_.head_dim);
-      load_transposed(s_.k_t, p_.k, [&](int r) { return s_.k_at[r]; }, first, last, d0, p_.head_dim);
+      load_transposed(
+          s_.k_t, p_.k, [&](int r) { return s_.k_at[r]; }, first, last, d0, p_.head_dim);
       __syncthreads();
       product(x, s_.q_t, s_.k_t, row_, column_, kDepth);
       __syncthreads();

@@ -46,9 +46,9 @@ struct SplitConfig {
   static constexpr int kHalfBytes = kKeys * kDim * 2, kStageBytes = 2 * kHalfBytes;  // K, then V
   // Wide heads leave no registers for Q.
   static constexpr bool kSharedQueries = kDim > 128;
-  static constexpr int kPitch = kDim + 4;                                            // of `merge`, in floats
-  static constexpr int kColumns = kDim / 32;                                         // of a lane, of a row
-  static constexpr int kVector = kColumns < 4 ? kColumns : 4;                        // side by side
+  static constexpr int kPitch = kDim + 4;                      // of `merge`, in floats
+  static constexpr int kColumns = kDim / 32;                   // of a lane, of a row
+  static constexpr int kVector = kColumns < 4 ? kColumns : 4;  // side by side
 };
 
 struct Found {

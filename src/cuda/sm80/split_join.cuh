@@ -36,7 +36,8 @@ __device__ __forceinline__ void write_part(const Part<C>& part, int r, float top
 
 // Row r from `count` parts, by a warp, in ascending order; at(n) is the n-th.
 template <typename C, typename At>
-__device__ __forceinline__ void join_row(const SplitArgs& args, const Unit& u, int r, int count, const At& at) {
+__device__ __forceinline__ void join_row(const SplitArgs& args, const Unit& u, int r, int count,
+                                         const At& at) {
   const int lane = threadIdx.x % 32;
   float top = kNegativeInfinity;
   for (int n = lane; n < count; n += 32) top = fmaxf(top, __ldcg(at(n).top() + r));
@@ -82,7 +83,8 @@ __device__ __forceinline__ void finish_unit(const SplitArgs& args, SplitShared<C
   int64_t index = 2 * static_cast<int64_t>(blockIdx.x) + (begun ? 0 : 1);
   if (args.chunks)
     index = ((static_cast<int64_t>(s.batch) * args.q_tiles + s.q_tile) * args.params.heads_kv + piece.head) *
-                args.chunks + s.chunk;
+                args.chunks +
+            s.chunk;
   const Part<C> part(args, index);
 
   products.finish();
@@ -133,7 +135,9 @@ __device__ __forceinline__ void finish_unit(const SplitArgs& args, SplitShared<C
   __syncthreads();
   if (shared.last) {
     const int first = shared.first_block, count = shared.blocks;
-    const auto at = [&](int n) { return Part<C>(args, 2 * static_cast<int64_t>(first + n) + (n == 0 ? 1 : 0)); };
+    const auto at = [&](int n) {
+      return Part<C>(args, 2 * static_cast<int64_t>(first + n) + (n == 0 ? 1 : 0));
+    };
 #pragma unroll 1
     for (int r = warp; r < u.rows; r += C::kWarps) join_row<C>(args, u, r, count, at);
   }
@@ -142,7 +146,8 @@ __device__ __forceinline__ void finish_unit(const SplitArgs& args, SplitShared<C
 
 // Chunks of fixed length to rows: a block for each unit.
 template <typename C>
-__global__ void __launch_bounds__(C::kThreads, 1) split_join(const __grid_constant__ SplitArgs args, int64_t units) {
+__global__ void __launch_bounds__(C::kThreads, 1)
+    split_join(const __grid_constant__ SplitArgs args, int64_t units) {
   for (int64_t n = blockIdx.x; n < units; n += gridDim.x) {
     const int64_t heads = args.params.heads_kv, entry = n / heads;
     const Span s = span_of<C>(args, static_cast<int>(entry), 0);

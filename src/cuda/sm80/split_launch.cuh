@@ -47,7 +47,8 @@ cudaError_t launch_split(const SplitArgs& args, int blocks, cudaStream_t stream)
   if (error == cudaErrorInvalidValue && allow_shared<C>() == cudaSuccess) error = go();
   if (error != cudaSuccess || args.chunks == 0) return error;
   const int64_t units = int64_t{args.entries} / args.chunks * args.params.heads_kv;
-  split_join<C><<<static_cast<unsigned>(std::min<int64_t>(units, 1 << 20)), C::kThreads, 0, stream>>>(args, units);
+  split_join<C>
+      <<<static_cast<unsigned>(std::min<int64_t>(units, 1 << 20)), C::kThreads, 0, stream>>>(args, units);
   return cudaGetLastError();
 }
 

@@ -1,5 +1,6 @@
-// The copies of one warp: 16 keys, K and V, into a stage of its own, 16 bytes a lane, several stages ahead. They walk
-// along the block's piece of the line; what they find out about a unit is left for the products, which follow.
+// The copies of one warp: 16 keys, K and V, into a stage of its own, 16 bytes a lane, several stages ahead.
+// They walk along the block's piece of the line; what they find out about a unit is left for the products,
+// which follow.
 #ifndef TILEWISE_CUDA_SM80_SPLIT_LOAD_H_
 #define TILEWISE_CUDA_SM80_SPLIT_LOAD_H_
 
@@ -13,7 +14,8 @@ namespace tilewise::sm80 {
 template <typename C>
 class Loader {
  public:
-  __device__ __forceinline__ Loader(const SplitArgs& args, SplitShared<C>& shared) : args_(args), shared_(shared) {
+  __device__ __forceinline__ Loader(const SplitArgs& args, SplitShared<C>& shared)
+      : args_(args), shared_(shared) {
     const int total = shared.found.total, share = share_of(total);
     position_ = share * static_cast<int>(blockIdx.x);
     left_ = min(share, total - position_);
@@ -146,7 +148,8 @@ class Loader {
     }
   }
 
-  // Each lane knows where one key lies, and tells the lanes that copy it. Keys that no row sees may not exist.
+  // Each lane knows where one key lies, and tells the lanes that copy it. Keys that no row sees may not
+  // exist.
   template <bool kWhole>
   __device__ __forceinline__ void copy_rows(uint32_t s_stage, int key0) const {
     const ForwardParams& p = args_.params;

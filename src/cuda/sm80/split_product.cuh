@@ -47,8 +47,8 @@ struct Products {
       top[r] = kNegativeInfinity;
       sum[r] = 0.0f;
       const T* g_q = static_cast<const T*>(p.q.data) + p.q.at(u.w.batch, u.w.q_begin + query, head);
-      // Q to shared memory, some of its columns by each warp. What lay there has been read: the unit before ended
-      // in a barrier.
+      // Q to shared memory, some of its columns by each warp. What lay there has been read: the unit before
+      // ended in a barrier.
 #pragma unroll 2
       for (int chunk = warp; chunk < C::kDim / 8; chunk += C::kWarps)
         *reinterpret_cast<uint32_t*>(shared.q + Tile::chunk_offset(row, chunk) + 4 * (lane % 4)) =
@@ -64,7 +64,8 @@ struct Products {
     for (int i = 0; i < C::kDim / 2; ++i) r_o[i] = 0.0f;
   }
 
-  __device__ __forceinline__ void step(const SplitArgs& args, const SplitShared<C>& shared, uint32_t s_stage, int key0) {
+  __device__ __forceinline__ void step(const SplitArgs& args, const SplitShared<C>& shared, uint32_t s_stage,
+                                       int key0) {
     const int lane = threadIdx.x % 32;
     // Odd and even sums apart: products wait less for each other.
     float r_s[8] = {}, r_odd[8] = {};
@@ -88,7 +89,8 @@ struct Products {
 #pragma unroll
     for (int n = 0; n < C::kDim / 16; ++n) {
       uint32_t b[4];
-      ptx::ldmatrix_x4_transposed(b, s_stage + C::kHalfBytes + Tile::chunk_offset(lane % 16, 2 * n + lane / 16));
+      ptx::ldmatrix_x4_transposed(b,
+                                  s_stage + C::kHalfBytes + Tile::chunk_offset(lane % 16, 2 * n + lane / 16));
       ptx::mma_16x8x16<T>(r_o + 8 * n, r_p, b[0], b[1]);
       ptx::mma_16x8x16<T>(r_o + 8 * n + 4, r_p, b[2], b[3]);
     }
@@ -116,7 +118,8 @@ struct Products {
   }
 
   // Products to scores in exponents of 2. `key` is of the first column.
-  __device__ __forceinline__ void finish_scores(const SplitArgs& args, const SplitShared<C>& shared, float (&r_s)[8], int key) const {
+  __device__ __forceinline__ void finish_scores(const SplitArgs& args, const SplitShared<C>& shared,
+                                                float (&r_s)[8], int key) const {
     if (args.softcap_log2 > 0.0f) {
 #pragma unroll
       for (int i = 0; i < 8; ++i)
@@ -171,7 +174,8 @@ struct Products {
   }
 
   __device__ __forceinline__ void weigh(const float (&r_s)[8], uint32_t (&r_p)[4]) {
-    const float from[2] = {top[0] == kNegativeInfinity ? 0.0f : top[0], top[1] == kNegativeInfinity ? 0.0f : top[1]};
+    const float from[2] = {top[0] == kNegativeInfinity ? 0.0f : top[0],
+                           top[1] == kNegativeInfinity ? 0.0f : top[1]};
     float weight[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) {

@@ -24,8 +24,8 @@ struct Unit {
   }
 };
 
-// Key by key, by a whole warp: what tile/exact.cuh is for, wherever the keys lie. 32 columns at a time, so that it
-// needs few registers of its caller.
+// Key by key, by a whole warp: what tile/exact.cuh is for, wherever the keys lie. 32 columns at a time, so
+// that it needs few registers of its caller.
 template <typename T>
 __device__ __noinline__ void exact_row(const ForwardParams& p, int batch, int head, int kv_head, int query) {
   const int lane = threadIdx.x % 32;
@@ -38,7 +38,8 @@ __device__ __noinline__ void exact_row(const ForwardParams& p, int batch, int he
     return static_cast<const T*>(t.data) + t.at(run.block, run.row, kv_head);
   };
   const int first = w.lo(query), last = query < w.len_q ? w.hi(query) : first;
-  const float slope = p.alibi_slopes ? p.alibi_slopes[batch * p.alibi_batch_stride + head * p.alibi_head_stride] : 0.0f;
+  const float slope =
+      p.alibi_slopes ? p.alibi_slopes[batch * p.alibi_batch_stride + head * p.alibi_head_stride] : 0.0f;
   const T* g_q = static_cast<const T*>(p.q.data) + p.q.at(batch, w.q_begin + query, head);
   const auto score = [&](int key) {
     return tile::exact_score(p, g_q, row_of(p.k, key), slope,

@@ -1,7 +1,7 @@
 // Who walks which keys, from lengths that only the device knows. A unit is a tile of 16 rows of one key head;
-// units stand in one line, each as long as the key tiles (steps) that its rows see, and every block takes an equal
-// piece of the line: skewed batches are as balanced as uniform ones. Each block finds its own place; the line is
-// never stored.
+// units stand in one line, each as long as the key tiles (steps) that its rows see, and every block takes an
+// equal piece of the line: skewed batches are as balanced as uniform ones. Each block finds its own place;
+// the line is never stored.
 #ifndef TILEWISE_CUDA_SM80_SPLIT_SCHEDULE_H_
 #define TILEWISE_CUDA_SM80_SPLIT_SCHEDULE_H_
 
@@ -74,9 +74,12 @@ __device__ __forceinline__ int scan_block(SplitShared<C>& shared, int mine, int*
 }
 
 // Steps that each block takes.
-__device__ __forceinline__ int share_of(int total) { return static_cast<int>((static_cast<uint32_t>(total) + gridDim.x - 1) / gridDim.x); }
+__device__ __forceinline__ int share_of(int total) {
+  return static_cast<int>((static_cast<uint32_t>(total) + gridDim.x - 1) / gridDim.x);
+}
 
-// Steps of the line, and where this block begins in it, if it does: once over all entries to count, and once to find.
+// Steps of the line, and where this block begins in it, if it does: once over all entries to count, and once
+// to find.
 template <typename C>
 __device__ __forceinline__ bool find_share(const SplitArgs& args, SplitShared<C>& shared) {
   const int heads = static_cast<int>(args.params.heads_kv);
@@ -95,7 +98,8 @@ __device__ __forceinline__ bool find_share(const SplitArgs& args, SplitShared<C>
         continue;
       }
       const int start = passed + before;
-      if (tiles > 0 && begin >= start && begin < start + tiles * heads) shared.found = {total, entry, begin - start};
+      if (tiles > 0 && begin >= start && begin < start + tiles * heads)
+        shared.found = {total, entry, begin - start};
       passed += sum;
       if (passed > begin) break;
     }

@@ -1,6 +1,6 @@
-// New rows of k and v into a cache, k turned by its position on the way where asked: a block for each new row.
-// Lengths, starts and pages are the device's: rows that would end outside the cache are left out, as the host
-// refuses them before where it can look.
+// New rows of k and v into a cache, k turned by its position on the way where asked: a block for each new
+// row. Lengths, starts and pages are the device's: rows that would end outside the cache are left out, as the
+// host refuses them before where it can look.
 #include <algorithm>
 
 #include "cuda/support/append.h"
