@@ -13,7 +13,12 @@ namespace {
 using namespace testing_support;
 constexpr Direction kForward = Direction::forward;
 
-using CudaCache = DeviceTest;
+class CudaCache : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!cuda_device()) GTEST_SKIP() << cuda_device().status().message();
+  }
+};
 
 std::vector<const Kernel*> rows_for(DType dtype) {
   std::vector<const Kernel*> rows;

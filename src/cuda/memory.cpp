@@ -33,8 +33,12 @@ void release(int device, void* data) {
 
 Status copy(int device, void* to, const void* from, int64_t bytes) {
   if (bytes == 0) return {};
-  return on(device, "copying between host and device",
-            [&] { return cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault); });
+  return on(device, "copying between host and device", [&] {
+    const cudaError_t error = cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault);
+    // From pageable memory it returns once that has been staged; streams that do not wait for this one would
+    // then race with what is still on its way.
+    return error == cudaSuccess ? cudaStreamSynchronize(nullptr) : error;
+  });
 }
 
 Status fill(int device, void* data, int byte, int64_t bytes) {
