@@ -29,9 +29,16 @@ Status run_prepare(const Kernel& kernel, const Problem& problem, int device_inde
   return status_of(facts_of(kernel).prepare(problem), cat("loading ", kernel.name).c_str());
 }
 
-#define CUDA_SPLIT(name, arch, type, dim, dim_v, m, n, score, alignment, blocks, percent)              \
-  constexpr Facts name##_facts{dim,     dim_v,      ScoreKind::score,     alignment,           blocks, \
-                               percent, cuda::name, cuda::name##_prepare, cuda::name##_refuses};
+#define CUDA_SPLIT(name, arch, type, dim, dim_v, m, n, score_kind, align, resident, share) \
+  constexpr Facts name##_facts{.head_dim = dim,                                            \
+                               .head_dim_v = dim_v,                                        \
+                               .score = ScoreKind::score_kind,                             \
+                               .alignment = align,                                         \
+                               .blocks = resident,                                         \
+                               .percent = share,                                           \
+                               .prepare = cuda::name##_prepare,                            \
+                               .launch = cuda::name,                                       \
+                               .refuses_call = cuda::name##_refuses};
 #include "cuda/split_kernels.def"
 #undef CUDA_SPLIT
 

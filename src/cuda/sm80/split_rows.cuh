@@ -57,12 +57,14 @@ __device__ __noinline__ void exact_row(const ForwardParams& p, int batch, int he
     float sum = 0.0f, o = 0.0f;
 #pragma unroll 1
     for (int base = first; base < last; base += 32) {
-      const float weight = base + lane < last ? ptx::exp2_approx(score(base + lane) - shift) : 0.0f;
+      const float x = base + lane < last ? score(base + lane) : kNegativeInfinity;
+      // -0 marks a pair whose score is -inf: hidden by its data, it counts as not seen.
+      const float weight = x == kNegativeInfinity ? -0.0f : ptx::exp2_approx(x - shift);
       sum += weight;
 #pragma unroll 1
       for (int i = 0; i < 32 && base + i < last; ++i) {
         const float of_key = __shfl_sync(~0u, weight, i);
-        if (column >= p.head_dim_v) continue;
+        if (__float_as_uint(of_key) == 0x80000000u || column >= p.head_dim_v) continue;
         const float value = static_cast<float>(row_of(p.v, base + i)[column]);
         o += seen_weight(of_key, value) * value;
       }
