@@ -1,6 +1,7 @@
 #include "core/text.h"
 #include "cuda/device.h"
 #include "cuda/runtime.h"
+#include "cuda/support/append.h"
 #include "cuda/support/merge.h"
 
 namespace tilewise::cuda {
@@ -66,6 +67,10 @@ Status zero_in(int device, void* stream, void* data, int64_t bytes) {
 
 Status merge(int device, void* stream, const MergeParts& parts) {
   return on(device, "merging", [&] { return launch_merge(parts, stream_of(stream)); });
+}
+
+Status append(int device, void* stream, const AppendParams& rows) {
+  return on(device, "appending", [&] { return launch_append(rows, stream_of(stream)); });
 }
 
 Status synchronize(int device) {
