@@ -7,6 +7,7 @@ import unittest
 from importlib.util import find_spec
 
 from arrays import Source
+from devices import WithTorch, here, on_every_device
 
 if not find_spec("torch"):
     raise unittest.SkipTest("PyTorch is not installed: flash_attn's functions are not tested")
@@ -21,15 +22,17 @@ from tilewise.rotary import apply_rotary_emb
 
 
 def tensor(source, *shape):
-    return torch.from_numpy(source.normal(*shape))
+    return here(source.normal(*shape))
 
 
 def close(a, b, atol=2e-6):
     torch.testing.assert_close(a, b, atol=atol, rtol=1e-5)
 
 
-class Dense(unittest.TestCase):
+@on_every_device
+class Dense(WithTorch):
     def setUp(self):
+        super().setUp()
         source = Source(1)
         self.q, self.k, self.v = tensor(source, 2, 9, 4, 8), tensor(source, 2, 12, 2, 8), tensor(source, 2, 12, 2, 8)
         self.slopes = torch.rand(4)
@@ -80,8 +83,10 @@ class Dense(unittest.TestCase):
                 function(self.q, self.k, self.v, **{name: value})
 
 
-class Packed(unittest.TestCase):
+@on_every_device
+class Packed(WithTorch):
     def setUp(self):
+        super().setUp()
         source = Source(2)
         self.q, self.k, self.v = tensor(source, 10, 4, 8), tensor(source, 13, 2, 8), tensor(source, 13, 2, 8)
         self.cu = torch.tensor([0, 4, 10], dtype=torch.int32), torch.tensor([0, 6, 13], dtype=torch.int32)
@@ -110,7 +115,8 @@ class Packed(unittest.TestCase):
         self.assertEqual(got[2:4].abs().max(), 0)
 
 
-class Cache(unittest.TestCase):
+@on_every_device
+class Cache(WithTorch):
     def test_append_and_attend(self):
         source = Source(3)
         for module in (fa2, fa3):
@@ -230,7 +236,8 @@ class Paged(unittest.TestCase):
             o.sum().backward()
 
 
-class Helpers(unittest.TestCase):
+@on_every_device
+class Helpers(WithTorch):
     def test_padding_there_and_back(self):
         x = torch.arange(24.0).reshape(2, 4, 3).requires_grad_()
         mask = torch.tensor([[1, 1, 0, 0], [0, 1, 1, 1]])
