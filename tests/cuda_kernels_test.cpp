@@ -65,11 +65,7 @@ void check_case(const Case& c, DType dtype, uint64_t seed) {
   int ran = 0;
   for (const Kernel* kernel : cuda_rows(Direction::forward))
     check_kernel(*kernel, data, unpoisoned, expectation, &ran);
-  const Problem& p = c.problem;
-  if (p.page_size > 0 || p.cache_slots > 0)
-    EXPECT_EQ(ran, 0) << "no CUDA row is known to read a cache";
-  else
-    EXPECT_GT(ran, 0) << "every CUDA row refused";
+  EXPECT_GT(ran, 0) << "every CUDA row refused";
 }
 
 class CudaKernels : public testing::TestWithParam<Subject> {};

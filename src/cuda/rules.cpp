@@ -75,7 +75,7 @@ std::string refuses(const Kernel& kernel, const Problem& p, const DeviceInfo& de
   if (p.head_dim > facts.head_dim || p.head_dim_v > facts.head_dim_v)
     return cat("takes head_dim up to ", facts.head_dim, " and head_dim_v up to ", facts.head_dim_v,
                "; given ", p.head_dim, " and ", p.head_dim_v);
-  if (is_cache(p))
+  if (is_cache(p) && kernel.target != Target::simt)
     return cat("reads keys from their sequence's own place; the problem's lie in ",
                p.page_size ? "pages" : "slots of a cache");
   if (facts.score == ScoreKind::simple) {

@@ -20,6 +20,7 @@
 #ifndef TILEWISE_CUDA_SIMT_FORWARD_CUH_
 #define TILEWISE_CUDA_SIMT_FORWARD_CUH_
 
+#include "core/cache.h"
 #include "core/dropout.h"
 #include "core/mask.h"
 #include "core/softmax.h"
@@ -47,31 +48,33 @@ struct Shared {
     float v[kKeys][kPitch];
   };
   int64_t lo[kRows], hi[kRows];
+  int64_t k_at[kKeys], v_at[kKeys];  // the element that each key of the tile begins with
   uint32_t dropout_a[kRows], dropout_b[kRows];
   Task task;
 };
 
-// to[d][r] = element d0 + d of row r of a [row, dim] tensor that starts at element `at`; 0 outside [first,
-// last) and past `dim`.
-__device__ __forceinline__ void load_transposed(float (*to)[kPitch], const RowTensor& t, int64_t at,
+// to[d][r] = element d0 + d of row r, which begins with element at(r) of t; 0 outside [first, last) and past
+// `dim`.
+template <typename At>
+__device__ __forceinline__ void load_transposed(float (*to)[kPitch], const RowTensor& t, const At& at,
                                                 int first, int last, int d0, int64_t dim) {
 #pragma unroll 4
   for (int i = threadIdx.x; i < kDepth * kRows; i += kThreads) {
     const int d = i % kDepth, r = i / kDepth;
     const bool inside = r >= first && r < last && d0 + d < dim;
-    to[d][r] = inside ? load(t.data, t.dtype, at + r * t.row_stride + d0 + d) : 0.0f;
+    to[d][r] = inside ? load(t.data, t.dtype, at(r) + d0 + d) : 0.0f;
   }
 }
 
 // s_v[j][c] = V; true where this thread met a value that is not finite.
-__device__ __forceinline__ bool load_values(float (*to)[kPitch], const RowTensor& t, int64_t at, int first,
-                                            int last, int c0, int64_t dim) {
+__device__ __forceinline__ bool load_values(float (*to)[kPitch], const RowTensor& t, const int64_t* at,
+                                            int first, int last, int c0, int64_t dim) {
   bool bad = false;
 #pragma unroll 4
   for (int i = threadIdx.x; i < kKeys * kColumns; i += kThreads) {
     const int c = i % kColumns, j = i / kColumns;
     const bool inside = j >= first && j < last && c0 + c < dim;
-    const float value = inside ? load(t.data, t.dtype, at + j * t.row_stride + c0 + c) : 0.0f;
+    const float value = inside ? load(t.data, t.dtype, at[j] + c0 + c) : 0.0f;
     bad = bad || !isfinite(value);
     to[j][c] = value;
   }
@@ -227,20 +230,19 @@ class ForwardTile {
     // Keys outside may not exist: of a tile, those that some row can see.
     const int first = static_cast<int>(t_.bounds.lo_min > j0 ? t_.bounds.lo_min - j0 : 0);
     const int last = static_cast<int>(t_.bounds.hi_max < j0 + kKeys ? t_.bounds.hi_max - j0 : kKeys);
+    place_keys(j0, first, last);
     float x[kPer][kPer] = {};
-    scores(x, j0, first, last);
+    scores(x, first, last);
     finish_scores(p_, t_, s_, x, seen, slope_, row_, column_, j0);
     weights(x, seen, j0);
 #pragma unroll
     for (int j = 0; j < kPer; ++j)
       *reinterpret_cast<float4*>(&s_.p_t[column_ + j][row_]) =
           make_float4(x[0][j], x[1][j], x[2][j], x[3][j]);
-    const int64_t v_at =
-        t_.b * p_.v.batch_stride + (t_.s.kv_begin + j0) * p_.v.row_stride + head_kv_ * p_.v.head_stride;
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       if (c * kColumns >= p_.head_dim_v) continue;  // no break: the accumulators need constant indices
-      const bool bad = load_values(s_.v, p_.v, v_at, first, last, c * kColumns, p_.head_dim_v);
+      const bool bad = load_values(s_.v, p_.v, s_.v_at, first, last, c * kColumns, p_.head_dim_v);
       if (__syncthreads_or(bad)) {
         product_of_seen(o_[c], s_, row_, column_);
       } else {
@@ -250,14 +252,22 @@ class ForwardTile {
     }
   }
 
-  __device__ __forceinline__ void scores(float (&x)[kPer][kPer], int64_t j0, int first, int last) {
-    const int64_t q_at =
-        t_.b * p_.q.batch_stride + (t_.s.q_begin + t_.row0) * p_.q.row_stride + t_.head * p_.q.head_stride;
-    const int64_t k_at =
-        t_.b * p_.k.batch_stride + (t_.s.kv_begin + j0) * p_.k.row_stride + head_kv_ * p_.k.head_stride;
+  // Where the tile's keys begin, those that are read: a page that nobody reads may not exist.
+  __device__ __forceinline__ void place_keys(int64_t j0, int first, int last) {
+    for (int j = first + static_cast<int>(threadIdx.x); j < last; j += kThreads) {
+      const KeyRun run = key_run(p_, t_.s, t_.b, j0 + j, 1);
+      s_.k_at[j] = p_.k.at(run.block, run.row, head_kv_);
+      s_.v_at[j] = p_.v.at(run.block, run.row, head_kv_);
+    }
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ void scores(float (&x)[kPer][kPer], int first, int last) {
+    const int64_t q_at = p_.q.at(t_.b, t_.s.q_begin + t_.row0, t_.head);
     for (int d0 = 0; d0 < p_.head_dim; d0 += kDepth) {
-      load_transposed(s_.q_t, p_.q, q_at, 0, t_.rows, d0, p_.head_dim);
-      load_transposed(s_.k_t, p_.k, k_at, first, last, d0, p_.head_dim);
+      load_transposed(
+          s_.q_t, p_.q, [&](int r) { return q_at + r * p_.q.row_stride; }, 0, t_.rows, d0, p_.head_dim);
+      load_transposed(s_.k_t, p_.k, [&](int r) { return s_.k_at[r]; }, first, last, d0, p_.head_dim);
       __syncthreads();
       product(x, s_.q_t, s_.k_t, row_, column_, kDepth);
       __syncthreads();
