@@ -73,7 +73,7 @@ Call::Call(const nb::dict& arrays, const Setting& setting) {
     const Field* field = std::find_if(std::begin(kFields), std::end(kFields),
                                       [&](const Field& f) { return std::strcmp(f.name, name) == 0; });
     if (field == std::end(kFields)) throw nb::key_error(name);
-    const tilewise_tensor& read = arrays_[field - kFields].emplace(field->name, array, setting.cuda).tensor();
+    const tilewise_tensor& read = arrays_[field - kFields].emplace(field->name, array, setting.stream_of_arrays()).tensor();
     tilewise_tensor& tensor = tensors_.*field->tensor;
     switch (field->kind) {
       case Kind::plain:

@@ -130,7 +130,7 @@ def complete(q, k, v, layout="bshd", causal=False, window_size=None, softmax_sca
         if array is not None:
             arrays[name] = read(name, array)
     cuda = framework.is_cuda(q)
-    setting = (layout == "bhsd", cuda, framework.stream(q) if cuda else 0, framework.threads())
+    setting = (layout == "bhsd", True, framework.stream(q), 0) if cuda else (layout == "bhsd", False, 0, framework.threads())
     return Arguments(problem, arrays, framework, Setting._make(setting),
                      (offset, seed(dropout_seed), seed(dropout_offset)))
 

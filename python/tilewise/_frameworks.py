@@ -66,7 +66,7 @@ class Torch(Framework):
         return array.is_cuda
 
     def stream(self, array):
-        return sys.modules["torch"].cuda.current_stream(array.device).cuda_stream
+        return sys.modules["torch"]._C._cuda_getCurrentRawStream(array.get_device())
 
     def threads(self):
         return sys.modules["torch"].get_num_threads()
@@ -86,7 +86,8 @@ class CuPy(Framework):
         return True
 
     def stream(self, array):
-        return sys.modules["cupy"].cuda.get_current_stream().ptr
+        with array.device:
+            return sys.modules["cupy"].cuda.get_current_stream().ptr
 
 
 class Jax(Framework):
@@ -101,7 +102,9 @@ class Jax(Framework):
         return sys.modules["numpy"].empty(shape, dtype or like.dtype)
 
     def result(self, written):
-        return sys.modules["jax"].numpy.asarray(written)
+        jax = sys.modules["jax"]
+        with jax.default_device(jax.devices("cpu")[0]):
+            return jax.numpy.asarray(written)
 
 
 _numpy, _torch, _cupy, _jax, _standard = NumPy(), Torch(), CuPy(), Jax(), Framework()

@@ -36,12 +36,14 @@ def _problem(direction, causal, position, left, right, scale, softcap, dropout_p
 
 def _run(direction, arrays, bhsd, offset, *numbers):
     q = arrays["q"]
-    stream = torch.cuda.current_stream(q.device).cuda_stream if q.is_cuda else 0
+    cuda = q.is_cuda
+    stream = torch._C._cuda_getCurrentRawStream(q.get_device()) if cuda else 0
+    threads = 0 if cuda else torch.get_num_threads()
     for name, x in arrays.items():
         if x is not None and x.requires_grad:
             arrays[name] = x.detach()
     try:
-        _core.attention(_problem(direction, *numbers), arrays, bhsd, q.is_cuda, stream, torch.get_num_threads(), offset, 0, 0)
+        _core.attention(_problem(direction, *numbers), arrays, bhsd, cuda, stream, threads, offset, 0, 0)
     except (TypeError, ValueError) as error:
         raise refused(error, arrays) from None
 
