@@ -135,6 +135,14 @@ def complete(q, k, v, layout="bshd", causal=False, window_size=None, softmax_sca
                      (offset, seed(dropout_seed), seed(dropout_offset)))
 
 
+def with_bits(arrays: dict) -> dict:
+    """A mask of bytes of 8 elements each goes by another name: neither DLPack nor a buffer has a type of bits."""
+    mask = arrays.get("mask")
+    if mask is None or str(mask.dtype).removeprefix("torch.") != "uint8":
+        return arrays
+    return {**arrays, "mask": None, "mask_bits": framework_of("mask", mask).as_bool(mask)}
+
+
 def read(name: str, array: Any) -> Any:
     return framework_of(name, array).read(array)
 

@@ -16,6 +16,10 @@ class Framework:
         """The array without what DLPack would refuse."""
         return array
 
+    def as_bool(self, array: Any) -> Any:
+        """The bytes of a uint8 array as bool, not copied."""
+        return array.view(bool)
+
     def empty(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
         """An array to be written, on like's device; `dtype` is "float32", an array's dtype, or None for like's own."""
         space = like.__array_namespace__()
@@ -57,6 +61,9 @@ class Torch(Framework):
 
     def read(self, array):
         return array.detach() if array.requires_grad else array
+
+    def as_bool(self, array):
+        return array.view(sys.modules["torch"].bool)
 
     def empty(self, like, shape, dtype=None):
         dtype = getattr(sys.modules["torch"], dtype) if isinstance(dtype, str) else dtype

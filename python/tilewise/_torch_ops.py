@@ -9,13 +9,13 @@ from functools import lru_cache
 import torch
 
 from . import _core
-from ._arguments import refused
+from ._arguments import refused, with_bits
 
-_OPTIONAL = ("bias", "sinks", "mask", "q_lengths", "kv_lengths", "kv_starts", "q_offset", "page_table", "cache_batch_idx",
+OPTIONAL = ("bias", "sinks", "mask", "q_lengths", "kv_lengths", "kv_starts", "q_offset", "page_table", "cache_batch_idx",
              "cu_seqlens_q", "cu_seqlens_kv", "segment_ids_q", "segment_ids_kv", "kv_ranges", "alibi_slopes", "dropout_state")
-_INPUTS = ("q", "k", "v", *_OPTIONAL)
+_INPUTS = ("q", "k", "v", *OPTIONAL)
 _GRADIENTS = ("dq", "dk", "dv", "dbias", "dsinks")
-_TENSORS = "Tensor q, Tensor k, Tensor v, " + ", ".join(f"Tensor? {name}" for name in _OPTIONAL)
+_TENSORS = "Tensor q, Tensor k, Tensor v, " + ", ".join(f"Tensor? {name}" for name in OPTIONAL)
 _NUMBERS = ("bool bhsd, SymInt offset, bool causal, int position, SymInt left, SymInt right, float? scale, float softcap, "
             "float dropout_p, SymInt seqlen_q, SymInt seqlen_kv, bool deterministic, bool batch_invariant")
 
@@ -42,6 +42,7 @@ def _run(direction, arrays, bhsd, offset, *numbers):
     for name, x in arrays.items():
         if x is not None and x.requires_grad:
             arrays[name] = x.detach()
+    arrays = with_bits(arrays)
     try:
         _core.attention(_problem(direction, *numbers), arrays, bhsd, cuda, stream, threads, offset, 0, 0)
     except (TypeError, ValueError) as error:

@@ -2,7 +2,8 @@
 
     from tilewise.torch import attention, scaled_dot_product_attention
 
-flash_attn's functions are in `tilewise.flash_attn` and `tilewise.flash_attn_interface`.
+flash_attn's functions are in `tilewise.flash_attn` and `tilewise.flash_attn_interface`. PyTorch's own function runs on tilewise after
+`torch.nn.attention.activate_flash_attention_impl("tilewise")`, on CUDA tensors.
 """
 
 from typing import Any
@@ -20,6 +21,7 @@ except ImportError:  # before torch 2.3
 
 from ._arguments import position, window
 from ._torch_ops import apply
+from ._torch_sdpa import register
 
 __all__ = ["attention", "scaled_dot_product_attention"]
 
@@ -132,3 +134,6 @@ def causal_variant(mask):
     if CausalBias is None or not isinstance(mask, CausalBias):
         return None
     return "top-left" if mask.variant.name == "UPPER_LEFT" else "bottom-right"
+
+
+register()
