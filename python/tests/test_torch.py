@@ -5,11 +5,12 @@ import warnings
 from importlib.util import find_spec
 
 from arrays import Source
-from devices import NOTES, WithTorch, here, on_every_device
+from devices import WithTorch, here, note, on_every_device
 
 if not find_spec("torch"):
     raise unittest.SkipTest("PyTorch is not installed: tilewise.torch is not tested")
 
+import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention as theirs
 
@@ -155,6 +156,7 @@ class Tracing(WithTorch):
             self.assertEqual(compiled(q, q, q).shape, q.shape)
 
     def test_the_operators_keep_their_contract(self):
+        self.needs_backward()
         q, k, v = qkv(Source(3))
         rest = [None] * 16 + [False, 0, True, 0, -1, -1, None, 0.0, 0.0, 0, 0, False, False]
         with warnings.catch_warnings():
@@ -223,7 +225,7 @@ class Modes(WithTorch):
             first, second = (torch.autograd.grad(attention(q, k, v).square().sum(), (q, k, v)) for _ in range(2))
         except NotImplementedError as error:  # no deterministic row on this device: refused, not ignored
             self.assertIn("deterministic", str(error))
-            NOTES[str(error).splitlines()[0]] += 1
+            note(error)
             return
         self.assertTrue(all(torch.equal(a, b) for a, b in zip(first, second)))
 
@@ -289,6 +291,35 @@ class Sdpa(WithTorch):
         want = torch.autograd.grad(theirs(*exact[:3], attn_mask=exact[3]), exact, dout.double())
         for a, b in zip(got, want):
             torch.testing.assert_close(a.double(), b, atol=1e-5, rtol=1e-4)
+
+    def test_a_mask_in_bits(self):
+        source = Source(8)
+        q, k, v = qkv(source, grad=False)
+        allowed = source.rng.random((2, 1, 9, 12)) < 0.7
+        bits = here(np.packbits(allowed, axis=-1, bitorder="little"))
+        for call in (attention, tilewise.attention):
+            torch.testing.assert_close(call(q, k, v, mask=bits), attention(q, k, v, mask=here(allowed)), atol=1e-6, rtol=1e-6)
+        with self.assertRaisesRegex(ValueError, "mask"):
+            attention(q, k, v, mask=bits.expand(2, 1, 9, 2).transpose(2, 3))
+
+    def test_the_provider_of_pytorchs_registry(self):
+        """Its two functions, as PyTorch would call them: on a GPU it does, see test_gpu.py."""
+        from tilewise import _torch_sdpa as provider
+
+        if hasattr(torch.nn.attention, "list_flash_attention_impls"):
+            self.assertIn("tilewise", torch.nn.attention.list_flash_attention_impls())
+        inputs = tensors(Source(9), (2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 8), grad=False)
+        exact = [x.double().requires_grad_() for x in inputs]
+        for causal in (False, True):
+            want = theirs(*exact, is_causal=causal, enable_gqa=True)
+            o, lse, _, _, rows, keys, state, offset, _ = provider.sdpa_forward(*inputs, is_causal=causal)
+            torch.testing.assert_close(o.double(), want, atol=3e-6, rtol=1e-5)
+            self.assertEqual((lse.shape, rows, keys), ((2, 4, 5), 5, 7))
+            self.needs_backward()
+            dout = here(Source(10).normal(2, 4, 5, 8))
+            got = provider.sdpa_backward(dout, *inputs, o, lse, None, None, rows, keys, 0.0, causal, state, offset)
+            for a, b in zip(got, torch.autograd.grad(want, exact, dout.double())):
+                torch.testing.assert_close(a.double(), b, atol=1e-5, rtol=1e-4)
 
     def test_rows_that_see_nothing_are_zero(self):
         q, k, v = tensors(Source(6), (1, 1, 2, 8), (1, 1, 3, 8), (1, 1, 3, 8), grad=False)

@@ -4,7 +4,7 @@ import unittest
 from importlib.util import find_spec
 from unittest import mock
 
-from devices import NOTES, WithTorch, no_backward, on_every_device
+from devices import WithTorch, no_backward, note, on_every_device
 
 if not find_spec("torch") or not find_spec("transformers"):
     raise unittest.SkipTest("PyTorch and transformers are not both installed: tilewise.transformers is not tested")
@@ -106,7 +106,7 @@ class Models(WithTorch):
             except NotImplementedError as error:
                 if self.device == "cpu":
                     raise
-                NOTES[str(error).splitlines()[0]] += 1
+                note(error)
                 continue
             self.assertEqual(got.keys(), exact.keys())
             largest = max((exact[name].abs().max() for name in exact if name != "output"), default=0)

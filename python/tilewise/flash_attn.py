@@ -178,7 +178,7 @@ def signed_probabilities(q, k, dropout_p, state, options):
 
     longest = options.get("seqlen_q") or q.shape[1]
     host = {name: x.detach().cpu() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
-    p = attention_weights(q.detach().cpu(), k.detach().cpu(), torch.arange(longest, dtype=torch.int32), **host)
+    p = attention_weights(q.detach().cpu(), k.detach().cpu(), torch.arange(longest, dtype=torch.int32, device="cpu"), **host)
     p /= p.amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
     seed, offset = (int(x) & (2**64 - 1) for x in state.tolist())
     for b in range(p.shape[0]):
