@@ -92,20 +92,21 @@ run_bench() {
 }
 
 venv=$PWD/build/python-gpu
-# No registry is needed where nanobind and scikit-build-core are installed: a machine that is lent has none.
+# No registry is needed where nanobind and scikit-build-core are installed: a machine that is lent has none. pip is python3's,
+# and so are the packages, of an environment too, which --system-site-packages would not reach.
 make_venv() {
   local log=$results/venv.log wheel=${TILEWISE_WHEEL-}
-  python3 -m venv --clear --system-site-packages "$venv" >"$log" 2>&1 || die "python3 -m venv failed, see $log"
-  # The packages of an environment that python3 itself is of, which --system-site-packages does not reach.
+  python3 -m venv --clear --without-pip "$venv" >"$log" 2>&1 || die "python3 -m venv failed, see $log"
   python3 -c 'import site; print("\n".join(site.getsitepackages()))' >"$(echo "$venv"/lib/python3*/site-packages)/outer.pth"
   if [ -z "$wheel" ]; then
     cmake --install build --prefix "$venv/library" >>"$log" 2>&1 || die "cmake --install build failed, see $log"
-    "$venv/bin/python" -m pip wheel --no-build-isolation --no-deps -v . -w "$venv/wheel" --config-settings=cmake.source-dir=python \
+    python3 -m pip wheel --no-build-isolation --no-deps -v . -w "$venv/wheel" --config-settings=cmake.source-dir=python \
       --config-settings=build-dir="$venv/build" --config-settings=cmake.define.Tilewise_ROOT="$venv/library" >>"$log" 2>&1 ||
       die "the wheel does not build, see $log (it needs nanobind and scikit-build-core)"
     wheel=$(echo "$venv"/wheel/tilewise-*.whl)
   fi
-  "$venv/bin/python" -m pip install --no-index --no-deps "$wheel" >>"$log" 2>&1 || die "$wheel does not install, see $log"
+  python3 -m pip --python "$venv/bin/python" install --no-index --no-deps --ignore-installed "$wheel" >>"$log" 2>&1 ||
+    die "$wheel does not install, see $log"
 }
 
 # One process a part: the tests are the host's arithmetic mostly.
@@ -119,8 +120,8 @@ run_python() {
       cd "$venv"
       export OMP_NUM_THREADS=2 XLA_PYTHON_CLIENT_PREALLOCATE=false HF_HUB_OFFLINE=1
       case ${parts[part]} in
-        host) CUDA_VISIBLE_DEVICES='' timeout 300 bin/python "$OLDPWD/python/tests/run.py" ;;
-        *) timeout 300 bin/python "$OLDPWD/python/tests/run.py" "${parts[part]}" ;;
+        host) CUDA_VISIBLE_DEVICES='' timeout --foreground 300 bin/python "$OLDPWD/python/tests/run.py" ;;
+        *) timeout --foreground 300 bin/python "$OLDPWD/python/tests/run.py" "${parts[part]}" ;;
       esac >"$results/python_$part.log" 2>&1
     ) &
   done
