@@ -6,6 +6,7 @@ flash_attn's functions are in `tilewise.flash_attn` and `tilewise.flash_attn_int
 `torch.nn.attention.activate_flash_attention_impl("tilewise")`, on CUDA tensors.
 """
 
+from functools import lru_cache
 from typing import Any
 
 try:
@@ -58,8 +59,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, layout: str = "bshd", causal: 
         q, k, v = q.to(to), k.to(to), v.to(to)
         bias = None if bias is None else bias.to(to)
     offsets = q_offset if isinstance(q_offset, torch.Tensor) else None
-    causal, where, offset = position(causal, None if offsets is not None else q_offset, offsets is not None)
-    left, right = window(window_size)
+    band = causal, None if offsets is not None else q_offset, offsets is not None, window_size
+    try:
+        causal, where, offset, left, right = cached_band(*band)
+    except TypeError:  # a list, or wrong: then this says how
+        causal, where, offset, left, right = cached_band.__wrapped__(*band)
     if dropout_p and dropout_state is None:
         dropout_state = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=q.device, generator=generator)
     o, lse = apply(rows(q), rows(k), rows(v), bias, None if sinks is None else sinks.float(), mask, int32(q_lengths),
@@ -68,6 +72,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, layout: str = "bshd", causal: 
                    dropout_state, layout == "bhsd", offset, bool(causal), where, left, right, softmax_scale, float(softcap),
                    float(dropout_p), seqlen_q, seqlen_kv, torch.are_deterministic_algorithms_enabled(), batch_invariant)
     return (o, lse) if return_lse else o
+
+
+@lru_cache(maxsize=64)
+def cached_band(causal, q_offset, is_array, window_size):
+    return *position(causal, q_offset, is_array), *window(window_size)
 
 
 def rows(x):
