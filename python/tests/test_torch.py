@@ -113,7 +113,7 @@ class Gradients(WithTorch):
         source = Source(6)
         q, k, v = tensors(source, (10, 2, 8), (13, 2, 8), (13, 2, 8))
         cu_q, cu_kv = torch.tensor([0, 4, 10], dtype=torch.int32), torch.tensor([0, 6, 13], dtype=torch.int32)
-        o = attention(q, k, v, causal=True, cu_seqlens_q=cu_q, cu_seqlens_kv=cu_kv)
+        o = attention(q, k, v, causal=True, cu_seqlens_q=cu_q, cu_seqlens_kv=cu_kv, seqlen_q=6, seqlen_kv=7)
         dout = here(source.normal(10, 2, 8))
         got = torch.autograd.grad(o, (q, k, v), dout)
         parts = [by_formula(q[None, a:b], k[None, c:d], v[None, c:d], causal=True)[0][0]
