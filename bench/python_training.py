@@ -58,7 +58,8 @@ def prepared(workload, shape, attend, rows, tokens, device, dtype):
     """{name: (call, tokens that it computes)} of one implementation."""
     torch.manual_seed(0)
     batch = max(1, tokens // rows)
-    model = Decoder(shape, attend, workload == "flamingo").to(device, dtype)
+    with device:  # made there: random numbers of the host take longer than the steps
+        model = Decoder(shape, attend, workload == "flamingo").to(dtype)
     ids = torch.randint(shape.vocabulary, (batch, rows + 1), device=device)
     if workload == "inference":
         model.eval().requires_grad_(False)
