@@ -199,7 +199,8 @@ def refused(error: Exception, arrays: dict, names: dict | None = None) -> Except
     """The same refusal, with what the array that it names is; `names` are this call's own for the library's."""
     text = str(error)
     word = text.split(" ", 1)[0].split("[", 1)[0]
-    named = [word] if word in arrays else ["q", "k", "v"]
+    of = word.removesuffix("_shape").removeprefix("dtype_")
+    named = [of] if of in arrays else ["q", "k", "v"]
     given = ", ".join(f"{(names or {}).get(name, name)}: {describe(arrays[name])}" for name in named if name in arrays)
     for ours, theirs in (names or {}).items():
         if word == ours:

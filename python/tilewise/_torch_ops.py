@@ -50,10 +50,9 @@ def _run(direction, arrays, bhsd, offset, *numbers):
     threads = 0 if cuda else torch.get_num_threads()
     if _DETACHES:
         arrays.update((name, x.detach()) for name, x in arrays.items() if x.requires_grad)
-    if "mask" in arrays:
-        arrays = with_bits(arrays)
+    given = with_bits(arrays) if "mask" in arrays else arrays
     try:
-        _core.attention(_problem(direction, *numbers), arrays, bhsd, cuda, stream, threads, offset, 0, 0)
+        _core.attention(_problem(direction, *numbers), given, bhsd, cuda, stream, threads, offset, 0, 0)
     except (TypeError, ValueError) as error:
         raise refused(error, arrays) from None
 
