@@ -59,11 +59,14 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, layout: str = "bshd", causal: 
         q, k, v = q.to(to), k.to(to), v.to(to)
         bias = None if bias is None else bias.to(to)
     offsets = q_offset if isinstance(q_offset, torch.Tensor) else None
-    band = causal, None if offsets is not None else q_offset, offsets is not None, window_size
-    try:
-        causal, where, offset, left, right = cached_band(*band)
-    except TypeError:  # a list, or wrong: then this says how
-        causal, where, offset, left, right = cached_band.__wrapped__(*band)
+    given = causal, None if offsets is not None else q_offset, offsets is not None, window_size
+    if torch.compiler.is_compiling():  # which does not look into a cache
+        causal, where, offset, left, right = band(*given)
+    else:
+        try:
+            causal, where, offset, left, right = cached_band(*given)
+        except TypeError:  # a list, or wrong: then this says how
+            causal, where, offset, left, right = band(*given)
     if dropout_p and dropout_state is None:
         dropout_state = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=q.device, generator=generator)
     o, lse = apply(rows(q), rows(k), rows(v), bias, None if sinks is None else sinks.float(), mask, int32(q_lengths),
@@ -74,9 +77,12 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, layout: str = "bshd", causal: 
     return (o, lse) if return_lse else o
 
 
-@lru_cache(maxsize=64)
-def cached_band(causal, q_offset, is_array, window_size):
+def band(causal, q_offset, is_array, window_size):
+    """causal, position, offset, left, right."""
     return *position(causal, q_offset, is_array), *window(window_size)
+
+
+cached_band = lru_cache(maxsize=64)(band)
 
 
 def rows(x):
