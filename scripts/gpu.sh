@@ -36,7 +36,7 @@ run_tests() {
   grep -hE '^\[  FAILED  \] [A-Z]' "$results/tests.log" | sort -u | head -20 || true
   local passed bad skipped
   passed=$(grep -cE '^\[       OK \]' "$results/tests.log" || true)
-  bad=$(grep -E '^\[  FAILED  \] [A-Z]' "$results/tests.log" | sort -u | wc -l)
+  bad=$({ grep -oE '^\[  FAILED  \] [A-Z][^, ]*' "$results/tests.log" || true; } | sort -u | wc -l)
   skipped=$(grep -cE '^\[  SKIPPED \] [A-Z].*ms\)' "$results/tests.log" || true)
   printf '{"schema": 1, "passed": %d, "failed": %d, "skipped": %d, "seconds": %d}\n' \
     "$passed" "$bad" "$skipped" $SECONDS >"$results/tests.json"

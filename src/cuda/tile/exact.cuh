@@ -23,7 +23,7 @@ __device__ __forceinline__ float exact_score(const ForwardParams& p, const T* g_
 #pragma unroll 1
   for (int i = 0; i < p.head_dim; ++i) s += static_cast<float>(g_q[i]) * static_cast<float>(g_k[i]);
   s *= p.scale;
-  if (p.softcap > 0.0f) s = p.softcap * tanh_branchless(s / p.softcap);
+  if (p.softcap > 0.0f) s = p.softcap * tanh_branchless(__fdividef(s, p.softcap));
   return (s - slope * distance) * kLog2E;
 }
 
@@ -32,7 +32,10 @@ template <typename T, int kDimV>
 __device__ __forceinline__ void exact_row(const ForwardParams& p, const Work& w, int row, int kv_head,
                                           int lane) {
   constexpr int kColumns = (kDimV + 31) / 32;
-  const int first = w.lo(row), last = row < w.len_q ? w.hi(row) : first;
+  // Shuffles tell the compiler that loops end together. Where it does not know, it takes whatever follows in
+  // the kernel for divergent and moves every descriptor of every product from vector to uniform registers.
+  const int first = __shfl_sync(~0u, w.lo(row), 0),
+            last = __shfl_sync(~0u, row < w.len_q ? w.hi(row) : first, 0);
   const float slope =
       p.alibi_slopes ? p.alibi_slopes[w.batch * p.alibi_batch_stride + w.head * p.alibi_head_stride] : 0.0f;
   const T* g_q = row_of_tensor<T>(p.q, w.batch, w.q_begin + row, w.head);
@@ -42,7 +45,9 @@ __device__ __forceinline__ void exact_row(const ForwardParams& p, const Work& w,
   };
   float top = kMinusInfinity;
 #pragma unroll 1
-  for (int key = first + lane; key < last; key += 32) top = fmaxf(top, score(key));
+  for (int base = first; base < last; base += 32) {
+    if (base + lane < last) top = fmaxf(top, score(base + lane));
+  }
 #pragma unroll
   for (int bit = 16; bit > 0; bit /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, bit));
   const float sink = p.sinks ? p.sinks[w.head * p.sinks_stride] * kLog2E : kMinusInfinity;
@@ -52,11 +57,14 @@ __device__ __forceinline__ void exact_row(const ForwardParams& p, const Work& w,
   float sum = 0.0f, r_o[kColumns] = {};
 #pragma unroll 1
   for (int base = first; base < last; base += 32) {
-    const float weight = base + lane < last ? ptx::exp2_approx(score(base + lane) - shift) : 0.0f;
+    const float x = base + lane < last ? score(base + lane) : kMinusInfinity;
+    // -0 marks a pair whose score is -inf: hidden by its data, it counts as not seen.
+    const float weight = x == kMinusInfinity ? -0.0f : ptx::exp2_approx(x - shift);
     sum += weight;
 #pragma unroll 1
     for (int i = 0; i < 32 && base + i < last; ++i) {
       const float of_key = __shfl_sync(~0u, weight, i);
+      if (__float_as_uint(of_key) == 0x80000000u) continue;
       const T* g_v = row_of_tensor<T>(p.v, w.batch, w.kv_begin + base + i, kv_head);
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
@@ -74,7 +82,7 @@ __device__ __forceinline__ void exact_row(const ForwardParams& p, const Work& w,
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) {
     const int column = lane + 32 * c;
-    const float o = sees ? r_o[c] / sum : 0.0f;
+    const float o = sees ? __fdividef(r_o[c], sum) : 0.0f;
     if (column >= p.head_dim_v) continue;
     if (p.o.dtype == DType::f32)
       static_cast<float*>(p.o.data)[at + column] = o;
