@@ -287,7 +287,8 @@ class ForwardTile {
       const float kept = dropout_scale_of(p_.dropout_threshold);
 #pragma unroll
       for (int j = 0; j < kPer; ++j) {
-        const bool sees = (seen >> (kPer * i + j)) & 1u;
+        // A visible key whose score is -inf weighs 0, whatever its v.
+        const bool sees = ((seen >> (kPer * i + j)) & 1u) && x[i][j] != kNegativeInfinity;
         float weight = sees ? exp2f((x[i][j] - finite) * kLog2E) : -0.0f;
         sum_[i] += weight;
         if (p_.dropout_threshold)

@@ -54,8 +54,9 @@ __device__ __forceinline__ void exact_row(const ForwardParams& p, const Work& w,
 #pragma unroll 1
   for (int base = first; base < last; base += 32) {
     const int key = base + lane;
-    const uint32_t seen = __ballot_sync(~0u, key < last && pairs.sees(key));
-    float weight = key < last ? ptx::exp2_approx((score(key) - shift) * kLog2E) : 0.0f;
+    const float x = key < last ? score(key) : kMinusInfinity;
+    const uint32_t seen = __ballot_sync(~0u, x != kMinusInfinity);  // such keys weigh 0, whatever their v
+    float weight = ptx::exp2_approx((x - shift) * kLog2E);
     sum += weight;
     if (key < last) weight *= pairs.kept(key);
 #pragma unroll 1
