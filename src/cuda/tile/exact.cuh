@@ -23,7 +23,7 @@ __device__ __forceinline__ float exact_score(const ForwardParams& p, const T* g_
 #pragma unroll 1
   for (int i = 0; i < p.head_dim; ++i) s += static_cast<float>(g_q[i]) * static_cast<float>(g_k[i]);
   s *= p.scale;
-  if (p.softcap > 0.0f) s = p.softcap * tanh_branchless(s / p.softcap);
+  if (p.softcap > 0.0f) s = p.softcap * tanh_branchless(__fdividef(s, p.softcap));
   return s;
 }
 
@@ -33,6 +33,10 @@ template <typename T, int kDimV, typename Pairs>
 __device__ __forceinline__ void exact_row(const ForwardParams& p, const Work& w, int row, int kv_head,
                                           int lane, int first, int last, const Pairs& pairs) {
   constexpr int kColumns = (kDimV + 31) / 32;
+  // Shuffles tell the compiler that loops end together. Where it does not know, it takes whatever follows in
+  // the kernel for divergent and moves every descriptor of every product from vector to uniform registers.
+  first = __shfl_sync(~0u, first, 0);
+  last = __shfl_sync(~0u, last, 0);
   const float slope =
       p.alibi_slopes ? p.alibi_slopes[w.batch * p.alibi_batch_stride + w.head * p.alibi_head_stride] : 0.0f;
   const T* g_q = row_of_tensor<T>(p.q, w.batch, w.q_begin + row, w.head);
@@ -43,7 +47,9 @@ __device__ __forceinline__ void exact_row(const ForwardParams& p, const Work& w,
   };
   float top = kMinusInfinity;
 #pragma unroll 1
-  for (int key = first + lane; key < last; key += 32) top = fmaxf(top, score(key));
+  for (int base = first; base < last; base += 32) {
+    if (base + lane < last) top = fmaxf(top, score(base + lane));
+  }
 #pragma unroll
   for (int bit = 16; bit > 0; bit /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, bit));
   const float sink = p.sinks ? p.sinks[w.head * p.sinks_stride] : kMinusInfinity;
@@ -55,8 +61,9 @@ __device__ __forceinline__ void exact_row(const ForwardParams& p, const Work& w,
   for (int base = first; base < last; base += 32) {
     const int key = base + lane;
     const float x = key < last ? score(key) : kMinusInfinity;
-    const uint32_t seen = __ballot_sync(~0u, x != kMinusInfinity);  // such keys weigh 0, whatever their v
-    float weight = ptx::exp2_approx((x - shift) * kLog2E);
+    // A score of -inf hides its pair as a mask does.
+    const uint32_t seen = __ballot_sync(~0u, key < last && pairs.sees(key) && x != kMinusInfinity);
+    float weight = key < last ? ptx::exp2_approx((x - shift) * kLog2E) : 0.0f;
     sum += weight;
     if (key < last) weight *= pairs.kept(key);
 #pragma unroll 1
@@ -80,7 +87,7 @@ __device__ __forceinline__ void exact_row(const ForwardParams& p, const Work& w,
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) {
     const int column = lane + 32 * c;
-    const float o = sees ? r_o[c] / sum : 0.0f;
+    const float o = sees ? __fdividef(r_o[c], sum) : 0.0f;
     if (column >= p.head_dim_v) continue;
     if (p.o.dtype == DType::f32)
       static_cast<float*>(p.o.data)[at + column] = o;
