@@ -129,8 +129,8 @@ class ForwardTile {
     const int last = static_cast<int>(t_.bounds.hi_max < j0 + kKeys ? t_.bounds.hi_max - j0 : kKeys);
     place_keys(j0, first, last);
     float x[kPer][kPer] = {};
-    row_products<const int64_t*>(x, s_, p_.q, p_.q.at(t_.b, t_.s.q_begin + t_.row0, t_.head), t_.rows, p_.k, s_.k_at,
-                                 first, last, p_.head_dim, row_, column_);
+    row_products<const int64_t*>(x, s_, p_.q, p_.q.at(t_.b, t_.s.q_begin + t_.row0, t_.head), t_.rows, p_.k,
+                                 s_.k_at, first, last, p_.head_dim, row_, column_);
     finish_scores(p_, t_, s_, x, seen, slope_, row_, column_, j0);
     weights(x, j0);
 #pragma unroll

@@ -47,13 +47,18 @@ __device__ __forceinline__ T& in_shared() {
   return *reinterpret_cast<T*>(memory);
 }
 
-// The element that row r of a tile begins with: rows at one stride from element `at`, or each where s_at says.
-__device__ __forceinline__ int64_t row_at(const RowTensor& t, int64_t at, int r) { return at + r * t.row_stride; }
+// The element that row r of a tile begins with: rows at one stride from element `at`, or each where s_at
+// says.
+__device__ __forceinline__ int64_t row_at(const RowTensor& t, int64_t at, int r) {
+  return at + r * t.row_stride;
+}
 __device__ __forceinline__ int64_t row_at(const RowTensor&, const int64_t* s_at, int r) { return s_at[r]; }
 
-// to[d][r] = element d0 + d of row r of a [row, dim] tensor, At for row_at; 0 outside [first, last) and past `dim`.
+// to[d][r] = element d0 + d of row r of a [row, dim] tensor, At for row_at; 0 outside [first, last) and past
+// `dim`.
 template <typename At>
-__device__ __forceinline__ void load_transposed(float (*to)[kPitch], const RowTensor& t, At at, int first, int last, int d0, int64_t dim) {
+__device__ __forceinline__ void load_transposed(float (*to)[kPitch], const RowTensor& t, At at, int first,
+                                                int last, int d0, int64_t dim) {
 #pragma unroll 4
   for (int i = threadIdx.x; i < kDepth * kRows; i += kThreads) {
     const int d = i % kDepth, r = i / kDepth;
@@ -65,8 +70,8 @@ __device__ __forceinline__ void load_transposed(float (*to)[kPitch], const RowTe
 // to[j][c] = element c0 + c of row j, 0 where `row_inside` says no; true where this thread met a value that
 // is not finite.
 template <typename At, typename Inside>
-__device__ __forceinline__ bool load_values(float (*to)[kPitch], const RowTensor& t, At at,
-                                            Inside row_inside, int c0, int64_t dim) {
+__device__ __forceinline__ bool load_values(float (*to)[kPitch], const RowTensor& t, At at, Inside row_inside,
+                                            int c0, int64_t dim) {
   bool bad = false;
 #pragma unroll 4
   for (int i = threadIdx.x; i < kKeys * kColumns; i += kThreads) {
@@ -99,8 +104,8 @@ __device__ __forceinline__ void product(float (&acc)[kPer][kPer], const A a, con
 // x += A B^T over `dim` columns: `rows` rows of `a` from its element `a_at`, of `b` those in [first, last).
 template <typename At>
 __device__ __forceinline__ void row_products(float (&x)[kPer][kPer], Shared& s, const RowTensor& a,
-                                             int64_t a_at, int rows, const RowTensor& b, At b_at,
-                                             int first, int last, int64_t dim, int row, int column) {
+                                             int64_t a_at, int rows, const RowTensor& b, At b_at, int first,
+                                             int last, int64_t dim, int row, int column) {
   for (int d0 = 0; d0 < dim; d0 += kDepth) {
     load_transposed(s.q_t, a, a_at, 0, rows, d0, dim);
     load_transposed(s.k_t, b, b_at, first, last, d0, dim);
