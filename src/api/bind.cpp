@@ -389,6 +389,7 @@ Status bind_backward(const tilewise_problem& p, Place place, const tilewise_tens
     b.stats(out->dlse, "dlse", t.dlse, Access::input);
   b.dropout(*out, t);
   out->accumulate = p.accumulate != 0;
+  out->deterministic = p.deterministic != 0;
   bind_gradients(b, p, t, out);
   if (b.checks().ok()) b.checks().overlaps();
   return b.checks().take_status();

@@ -95,6 +95,7 @@ struct BackwardParams : ForwardParams {
   float* dsinks = nullptr;
   int64_t dsinks_stride = 1;
   bool accumulate = false;
+  bool deterministic = false;
 };
 
 }  // namespace tilewise

@@ -16,8 +16,11 @@ Status failure(const Kernel& kernel, const char* what, cudaError_t error) {
   return {Code::device, cat(kernel.name, " could not be ", what, ": ", cudaGetErrorString(error))};
 }
 
-Status run_forward(const Kernel& kernel, const ForwardParams& params, const Schedule&, const Launch& launch) {
-  if (const char* rule = facts_of(kernel).refuses_call(params))
+// Launches on the call's device unless its strides are refused.
+template <typename Params>
+Status run(const Kernel& kernel, const Params& params, const Launch& launch, const char* rule,
+           cudaError_t (*launch_unit)(const Params&, const Call&)) {
+  if (rule)
     return {Code::unsupported, cat(kernel.name, " cannot run this call: ", rule,
                                    "; accepted: such strides, or a plan forced to a simt row")};
   const DeviceScope scope(launch.device_index);
@@ -28,8 +31,19 @@ Status run_forward(const Kernel& kernel, const ForwardParams& params, const Sche
   call.control = launch.control;
   cudaError_t error =
       cudaDeviceGetAttribute(&call.multiprocessors, cudaDevAttrMultiProcessorCount, launch.device_index);
-  if (error == cudaSuccess) error = facts_of(kernel).launch(params, call);
+  if (error == cudaSuccess) error = launch_unit(params, call);
   return error == cudaSuccess ? Status() : failure(kernel, "launched", error);
+}
+
+Status run_forward(const Kernel& kernel, const ForwardParams& params, const Schedule&, const Launch& launch) {
+  const Facts& facts = facts_of(kernel);
+  return run(kernel, params, launch, facts.refuses_call(params), facts.launch);
+}
+
+Status run_backward(const Kernel& kernel, const BackwardParams& params, const Schedule&,
+                    const Launch& launch) {
+  const Facts& facts = facts_of(kernel);
+  return run(kernel, params, launch, facts.refuses_backward(params), facts.launch_backward);
 }
 
 Status run_prepare(const Kernel& kernel, const Problem& problem, int device_index) {
@@ -39,33 +53,57 @@ Status run_prepare(const Kernel& kernel, const Problem& problem, int device_inde
   return error == cudaSuccess ? Status() : failure(kernel, "loaded", error);
 }
 
-#define CUDA_FORWARD(name, arch, type, dim, dim_v, m, n, score, alignment, blocks, percent)            \
-  constexpr Facts name##_facts{dim,     dim_v,      ScoreKind::score,     alignment,           blocks, \
-                               percent, cuda::name, cuda::name##_prepare, cuda::name##_refuses};
+#define CUDA_FORWARD(name, arch, type, dim, dim_v, m, n, score_kind, align, resident, share) \
+  constexpr Facts name##_facts{.head_dim = dim,                                              \
+                               .head_dim_v = dim_v,                                          \
+                               .score = ScoreKind::score_kind,                               \
+                               .alignment = align,                                           \
+                               .blocks = resident,                                           \
+                               .percent = share,                                             \
+                               .prepare = cuda::name##_prepare,                              \
+                               .launch = cuda::name,                                         \
+                               .refuses_call = cuda::name##_refuses};
+#define CUDA_BACKWARD(name, arch, type, dim, dim_v, m, n, score_kind, align, resident, share) \
+  constexpr Facts name##_facts{.head_dim = dim,                                               \
+                               .head_dim_v = dim_v,                                           \
+                               .score = ScoreKind::score_kind,                                \
+                               .alignment = align,                                            \
+                               .blocks = resident,                                            \
+                               .percent = share,                                              \
+                               .prepare = cuda::name##_prepare,                               \
+                               .launch_backward = cuda::name,                                 \
+                               .refuses_backward = cuda::name##_refuses,                      \
+                               .cannot = cuda::name##_cannot,                                 \
+                               .scratch = cuda::name##_scratch};
 #include "cuda/kernels.def"
-#undef CUDA_FORWARD
 
-#define CUDA_FORWARD(row_name, arch, type, dim, dim_v, m, n, ...) \
-  Kernel{.name = #row_name,                                       \
-         .op = Op::forward,                                       \
-         .target = Target::arch,                                  \
-         .dtype = DType::type,                                    \
-         .head_dim = 0,                                           \
-         .tile_m = m,                                             \
-         .tile_n = n,                                             \
-         .refuses = refuses,                                      \
-         .schedule = schedule,                                    \
-         .scratch_bytes = scratch_bytes,                          \
-         .estimate = estimate,                                    \
-         .forward = run_forward,                                  \
-         .backward = nullptr,                                     \
-         .prepare = run_prepare,                                  \
-         .control = Target::arch == Target::sm90,                 \
-         .facts = &row_name##_facts},
+constexpr Kernel row(const char* name, Op op, Target target, DType dtype, int tile_m, int tile_n,
+                     const Facts& facts) {
+  return {.name = name,
+          .op = op,
+          .target = target,
+          .dtype = dtype,
+          .head_dim = 0,
+          .tile_m = tile_m,
+          .tile_n = tile_n,
+          .refuses = refuses,
+          .schedule = schedule,
+          .scratch_bytes = scratch_bytes,
+          .estimate = estimate,
+          .forward = op == Op::forward ? run_forward : nullptr,
+          .backward = op == Op::backward ? run_backward : nullptr,
+          .prepare = run_prepare,
+          .control = target == Target::sm90,
+          .facts = &facts};
+}
+
+#define CUDA_FORWARD(name, arch, type, dim, dim_v, m, n, ...) \
+  row(#name, Op::forward, Target::arch, DType::type, m, n, name##_facts),
+#define CUDA_BACKWARD(name, arch, type, dim, dim_v, m, n, ...) \
+  row(#name, Op::backward, Target::arch, DType::type, m, n, name##_facts),
 constexpr Kernel kRows[] = {
 #include "cuda/kernels.def"
 };
-#undef CUDA_FORWARD
 
 }  // namespace
 

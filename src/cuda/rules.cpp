@@ -36,6 +36,33 @@ const char* general_feature(const Problem& p) {
   return p.dropout_p > 0.0f ? "dropout" : nullptr;
 }
 
+// Empty where a tensor core row reads and writes the problem's dtypes (the planner has looked at q, k and v):
+// what its tiles move as they are has the row's own, what is converted on the way may be f32.
+std::string refuses_dtypes(const Kernel& kernel, const Problem& p) {
+  const struct {
+    const char* name;
+    int32_t dtype;
+    bool used, converted;
+  } tensors[] = {{"o", p.dtype_o, !p.has(TILEWISE_HAS_DELTA), true},
+                 {"dout", p.dtype_dout, kernel.op == Op::backward, false},
+                 {"dq", p.dtype_dq, (p.wants & TILEWISE_WANT_DQ) != 0, true},
+                 {"dk", p.dtype_dk, (p.wants & TILEWISE_WANT_DK) != 0, true},
+                 {"dv", p.dtype_dv, (p.wants & TILEWISE_WANT_DV) != 0, true}};
+  for (const auto& t : tensors) {
+    if (!t.used || t.dtype == static_cast<int32_t>(kernel.dtype)) continue;
+    if (!t.converted || t.dtype != TILEWISE_F32)
+      return cat("takes ", t.name, " in ", name_of(kernel.dtype), t.converted ? " or f32" : "", "; given ",
+                 name_of(static_cast<DType>(t.dtype)));
+  }
+  return {};
+}
+
+// Products of head_dim and of head_dim_v columns that a visible pair costs, each 2 FLOP a column.
+struct Products {
+  double of_dim, of_dim_v;
+};
+Products products_of(Op op) { return op == Op::backward ? Products{3, 2} : Products{1, 1}; }
+
 // Matrix products in bf16, FLOP a clock and multiprocessor (NVIDIA's tuning guides: dense, fp32 sums). What
 // mma.sync reaches of Hopper's unit is its row's percentage.
 double matrix_rate(uint64_t capability) {
@@ -50,6 +77,12 @@ double matrix_rate(uint64_t capability) {
     default:
       return 1024;
   }
+}
+
+// Tiles of a head that blocks start from: of queries, in backward of keys.
+int64_t tiles_of(const Kernel& kernel, const Problem& p) {
+  return kernel.op == Op::backward ? (p.seqlen_kv + kernel.tile_n - 1) / kernel.tile_n
+                                   : (p.seqlen_q + kernel.tile_m - 1) / kernel.tile_m;
 }
 
 // Pairs of the key tiles that are walked, one head of a full sequence: each query tile rounds its first and
@@ -82,15 +115,16 @@ std::string refuses(const Kernel& kernel, const Problem& p, const DeviceInfo& de
     if (const char* feature = general_feature(p))
       return cat("has no code for ", feature, "; a row with score general has");
   }
+  if (kernel.op == Op::backward) {
+    if (const char* rule = facts.cannot(p)) return rule;
+  }
   if (kernel.target != Target::simt) {
-    if (p.dtype_o != static_cast<int32_t>(kernel.dtype) && p.dtype_o != TILEWISE_F32)
-      return cat("writes o in ", name_of(kernel.dtype), " or f32; given ",
-                 name_of(static_cast<DType>(p.dtype_o)));
+    if (std::string text = refuses_dtypes(kernel, p); !text.empty()) return text;
     constexpr int64_t kMostRows = int64_t{1} << 30;  // row indices are 32-bit
     const int64_t rows = std::max({p.seqlen_q, p.seqlen_kv, p.total_q, p.total_kv});
-    const int64_t tiles = p.batch * p.heads_q * ((p.seqlen_q + kernel.tile_m - 1) / kernel.tile_m);
+    const int64_t tiles = p.batch * p.heads_q * tiles_of(kernel, p);
     if (rows > kMostRows || tiles > kMostRows)
-      return cat("takes up to 2^30 rows and query tiles; given ", rows, " and ", tiles);
+      return cat("takes up to 2^30 rows and tiles of them; given ", rows, " and ", tiles);
   }
   if (p.alignment < facts.alignment)
     return cat("needs bases and outer strides of q, k, v, o that are multiples of ", facts.alignment,
@@ -102,7 +136,9 @@ Schedule schedule(const Kernel& kernel, const Problem&, const DeviceInfo&, int) 
   return {.threads = 1, .tile_m = kernel.tile_m, .tile_n = kernel.tile_n, .num_splits = 1};
 }
 
-int64_t scratch_bytes(const Kernel&, const Problem&, const Schedule&) { return 0; }
+int64_t scratch_bytes(const Kernel& kernel, const Problem& p, const Schedule&) {
+  return kernel.op == Op::backward ? facts_of(kernel).scratch(p) : 0;
+}
 
 Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& device, const Schedule&) {
   constexpr double kLaunchSeconds = 3e-6;
@@ -115,24 +151,26 @@ Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& devi
 
   const double heads = full_sequences(p) * static_cast<double>(p.heads_q);
   const double walked = heads * walked_pairs(kernel, p), visible = visible_pairs(p);
-  const double tiles = heads * std::ceil(static_cast<double>(p.seqlen_q) / kernel.tile_m);
+  const double tiles = heads * static_cast<double>(tiles_of(kernel, p));
   // Tiles of the matrix units have the row's dimensions, whatever the problem fills of them.
   const bool padded = kernel.target != Target::simt;
   const auto dim = static_cast<double>(padded ? facts.head_dim : p.head_dim);
   const auto dim_v = static_cast<double>(padded ? facts.head_dim_v : p.head_dim_v);
-  const double asked = visible * static_cast<double>(p.head_dim + p.head_dim_v);
+  const auto [of_dim, of_dim_v] = products_of(kernel.op);
+  const double asked =
+      visible * (of_dim * static_cast<double>(p.head_dim) + of_dim_v * static_cast<double>(p.head_dim_v));
+  const double work = walked * (of_dim * dim + of_dim_v * dim_v);  // multiply-adds
   Estimate e;
   e.bytes = ideal_bytes(p);
-  e.waste = walked > 0 ? 1.0 - std::min(1.0, asked / (walked * (dim + dim_v))) : 0.0;
+  e.waste = walked > 0 ? 1.0 - std::min(1.0, asked / work) : 0.0;
   e.waves = tiles / (multiprocessors * facts.blocks);
   // Blocks share their multiprocessor, so a round is over when all of them are; the last one is not full.
   // Under a causal mask long tiles go first and short ones fill the gaps.
   const bool even = !p.causal && p.window_left < 0 && p.window_right < 0;
   const double rounds = e.waves <= 1.0 ? 1.0 : even ? std::ceil(e.waves) : e.waves + 0.25;
   const double idle = e.waves > 0 ? std::max(1.0, rounds / e.waves) : 1.0;
-  const double work = walked * 2.0 * (dim + dim_v);
   const double bandwidth = std::max(device.memory_gbps, 1.0) * 1e9;
-  e.seconds = kLaunchSeconds + std::max(work * idle / rate, e.bytes / bandwidth);
+  e.seconds = kLaunchSeconds + std::max(2.0 * work * idle / rate, e.bytes / bandwidth);
   return e;
 }
 

@@ -19,9 +19,15 @@ struct Facts {
   int alignment;  // bytes
   int blocks;     // resident on a multiprocessor
   int percent;    // of the unit's rate
-  cudaError_t (*launch)(const ForwardParams&, const Call&);
   cudaError_t (*prepare)(const tilewise_problem&);
-  const char* (*refuses_call)(const ForwardParams&);
+  // Of forward rows.
+  cudaError_t (*launch)(const ForwardParams&, const Call&) = nullptr;
+  const char* (*refuses_call)(const ForwardParams&) = nullptr;
+  // Of backward rows.
+  cudaError_t (*launch_backward)(const BackwardParams&, const Call&) = nullptr;
+  const char* (*refuses_backward)(const BackwardParams&) = nullptr;
+  const char* (*cannot)(const tilewise_problem&) = nullptr;
+  int64_t (*scratch)(const tilewise_problem&) = nullptr;
 };
 
 inline const Facts& facts_of(const Kernel& kernel) { return *static_cast<const Facts*>(kernel.facts); }
