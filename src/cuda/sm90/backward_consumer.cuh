@@ -79,7 +79,7 @@ struct BackwardConsumer {
   }
 
   __device__ __forceinline__ void sweep(const tile::KeyWork& w) {
-    const auto heads = static_cast<int>(args.params.group());
+    const int heads = args.queries_per_key_head;
     Walk at = {w.tile_first, w.head * heads, heads * (w.tile_last - w.tile_first) - 1};
     uint32_t r_p[kScores / 2], r_ds[kScores / 2];
     ptx::mbarrier_wait(&shared.k_full, kv.phase());

@@ -87,6 +87,7 @@ struct BackwardRow {
     auto* scratch = static_cast<float*>(call.scratch);
     args.g_dq = p.dq.data ? scratch : nullptr;
     args.g_delta = scratch + args.scratch_rows.rows * p.heads_q * C::kDim;
+    args.queries_per_key_head = static_cast<int32_t>(p.group());
     args.scale_log2 = p.scale * kLog2E;
     args.tiles_m = static_cast<int32_t>((p.seqlen_q + C::kTileM - 1) / C::kTileM);
     args.wide_dq = p.dq.data && wide_rows(p.dq, p.head_dim);

@@ -27,36 +27,39 @@ struct BackwardProducer {
       args.order.find(index, batch, head, tile_key);
       // A packed sequence that is longer than the plan's bound has further tiles, tiles_m of the order apart.
       next = args.control ? gridDim.x + atomicAdd(args.control, 1) : index + gridDim.x;
-      for (tile::KeyWork work;
-           tile::make_key_work<C::kTileM, C::kTileN>(work, args.params, batch, head, tile_key);
-           tile_key += args.order.tiles_m) {
-        publish(work);
-        if (work.tile_first < work.tile_last) load(work);
-        if (static_cast<int64_t>(tile_key + args.order.tiles_m) * C::kTileN >= work.rows_kv) break;
+      while (const tile::KeyWork* work = publish(batch, head, tile_key)) {
+        if (work->tile_first < work->tile_last) load(*work);
+        tile_key += args.order.tiles_m;
+        if (static_cast<int64_t>(tile_key) * C::kTileN >= work->rows_kv) break;
       }
       index = next;
     }
-    tile::KeyWork end = {};
-    end.batch = -1;
-    publish(end);
+    ptx::mbarrier_wait(&shared.work_empty[slot.at()], slot.phase() ^ 1);
+    shared.work[slot.at()].batch = -1;
+    ptx::mbarrier_arrive(&shared.work_full[slot.at()]);
     if (args.control) leave();
   }
 
  private:
-  __device__ __forceinline__ void publish(const tile::KeyWork& work) {
+  // The piece of work as the others see it, until they have done it; null where there is none.
+  __device__ __forceinline__ const tile::KeyWork* publish(int batch, int head, int tile_key) {
     ptx::mbarrier_wait(&shared.work_empty[slot.at()], slot.phase() ^ 1);
-    shared.work[slot.at()] = work;
+    tile::KeyWork* work = &shared.work[slot.at()];
+    if (!tile::make_key_work<C::kTileM, C::kTileN>(*work, args.params, batch, head, tile_key)) return nullptr;
     ptx::mbarrier_arrive(&shared.work_full[slot.at()]);
     slot.advance();
+    return work;
   }
 
   __device__ __forceinline__ void load(const tile::KeyWork& w) {
-    const auto group = static_cast<int>(args.params.group());
+    const int group = args.queries_per_key_head;
     ptx::mbarrier_wait(&shared.k_empty, kv.phase() ^ 1);
     load_tile<typename C::KTile>(shared.k, args.k, &shared.k_full, ptx::CacheHint::normal, w.kv_begin + w.key,
                                  w.head, w.batch);
     bool first = true;
+#pragma unroll 1
     for (int head = w.head * group; head < (w.head + 1) * group; ++head) {
+#pragma unroll 1
       for (int tile = w.tile_first; tile < w.tile_last; ++tile) {
         const int row = w.q_begin + tile * C::kTileM;
         ptx::mbarrier_wait(&shared.q_empty[q.at()], q.phase() ^ 1);
@@ -105,8 +108,10 @@ struct RowReader {
       ptx::mbarrier_wait(&shared.work_full[slot.at()], slot.phase());
       const tile::KeyWork& w = shared.work[slot.at()];
       if (w.batch < 0) return;
-      const auto group = static_cast<int>(args.params.group());
+      const int group = args.queries_per_key_head;
+#pragma unroll 1
       for (int head = w.head * group; head < (w.head + 1) * group; ++head)
+#pragma unroll 1
         for (int tile = w.tile_first; tile < w.tile_last; ++tile) bring(w, head, tile);
       __syncwarp();
       if (lane == 0) ptx::mbarrier_arrive(&shared.work_empty[slot.at()]);
