@@ -141,8 +141,8 @@ int run_attend(const AttendArguments& arguments) {
                 "--report-sweep was given without --report; accepted is --report FILE.html beside it.");
   for (const std::string& path : {arguments.output, arguments.report})
     if (Status s = path.empty() ? Status() : can_write(path); !s) return fail(kCommand, s);
-  auto device = Device::choose(
-      {arguments.device, arguments.kernel, arguments.threads, arguments.max_workspace, arguments.grad});
+  auto device =
+      Device::choose({arguments.device, arguments.kernel, arguments.threads, arguments.max_workspace});
   if (!device) return fail(kCommand, device.status());
 
   auto input = AttendInput::read(arguments);

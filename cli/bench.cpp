@@ -360,9 +360,7 @@ int run_bench(const BenchOptions& given) {
   if (options.device == "reference") options.kernels = {"forward_reference_f64,backward_reference_f64"};
   const auto grid = make_grid(options);
   if (!grid) return fail("bench", grid.status());
-  const bool backward =
-      std::find(options.directions.begin(), options.directions.end(), "backward") != options.directions.end();
-  const auto name = parse_device(options.device, backward);
+  const auto name = parse_device(options.device);
   if (!name) return fail("bench", name.status());
   auto device = DeviceInfo::query(name->kind, name->index);
   if (!device) return fail("bench", device.status());

@@ -135,7 +135,11 @@ void MeasuredCall::run_on_cuda(const Device& device, const Tensors& tensors,
   once_ = [=, &tensors] {
     Status s = launch(nullptr);
     if (s.ok()) s = cuda::synchronize(plan.device_index);
-    for (const tilewise_tensor* t : {&tensors.o, &tensors.lse})
+    const bool backward = plan.problem.direction == TILEWISE_BACKWARD;
+    const std::vector<const tilewise_tensor*> outputs =
+        backward ? std::vector{&tensors.dq, &tensors.dk, &tensors.dv, &tensors.dbias, &tensors.dsinks}
+                 : std::vector{&tensors.o, &tensors.lse};
+    for (const tilewise_tensor* t : outputs)
       if (s.ok() && t->dtype != TILEWISE_NONE) s = twins->mirror.download(*t);
     return s;
   };

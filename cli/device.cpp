@@ -37,10 +37,9 @@ std::string DeviceName::to_string() const {
   return kind == TILEWISE_CUDA ? "cuda:" + std::to_string(index) : "cpu";
 }
 
-Expected<DeviceName> parse_device(const std::string& text, bool backward) {
+Expected<DeviceName> parse_device(const std::string& text) {
   DeviceName name;
   if (text == "auto") {
-    if (backward) return name;
     // What the environment says; else the first CUDA device, where there is one that works.
     const char* given = std::getenv("TILEWISE_DEVICE");
     if (given && *given) return std::string(given) == "auto" ? name : parse_device(given);
@@ -71,7 +70,7 @@ const char* widest_isa(uint64_t isa) {
 }
 
 Expected<Device> Device::choose(const DeviceArguments& a) {
-  const auto name = parse_device(a.device, a.backward);
+  const auto name = parse_device(a.device);
   if (!name) return name.status();
   int64_t max_workspace = -1;
   if (!a.max_workspace.empty()) {
@@ -93,7 +92,7 @@ Expected<Device> Device::choose(const DeviceArguments& a) {
   setenv("TILEWISE_CHECK", "1", 0);
   if (name->kind == TILEWISE_CUDA)
     setenv("TILEWISE_DEVICE", name->to_string().c_str(), 1);
-  else if (a.device != "auto" || a.backward)
+  else if (a.device != "auto")
     setenv("TILEWISE_DEVICE", "cpu", 1);
   auto context = Context::from_environment();
   if (!context) return context.status();

@@ -11,11 +11,9 @@ namespace tilewise::cli {
 
 struct DeviceArguments {
   std::string device = "auto", kernel, threads, max_workspace;  // as typed; "" = not given
-  bool backward = false;                                        // gradients too
 };
 
-// What --device names. `auto` takes the first CUDA device where one works, else the CPU; the CPU for
-// gradients, which run nowhere else.
+// What --device names. `auto` takes the first CUDA device where one works, else the CPU.
 struct DeviceName {
   tilewise_device_kind kind = TILEWISE_CPU;
   int32_t index = 0;
@@ -23,7 +21,7 @@ struct DeviceName {
 
   std::string to_string() const;  // "cpu", "reference", "cuda:0"
 };
-Expected<DeviceName> parse_device(const std::string& text, bool backward = false);
+Expected<DeviceName> parse_device(const std::string& text);
 
 class Device {
  public:

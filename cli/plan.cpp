@@ -122,9 +122,7 @@ Expected<Problem> problem_of_file(const PlanArguments& a) {
 }
 
 int run_plan(const PlanArguments& a) {
-  DeviceArguments where = a.device;
-  if (where.device == "auto" && a.direction == "backward") where.device = "cpu";  // alone runs it
-  const auto device = Device::choose(where);
+  const auto device = Device::choose(a.device);
   if (!device) return fail(kCommand, device.status());
   const auto problem = a.file.input.empty() ? problem_of_sizes(a) : problem_of_file(a);
   if (!problem) return fail(kCommand, problem.status());

@@ -37,7 +37,6 @@ int run_tune(const TuneOptions& options) {
   if (!(options.seconds > 0) || options.seconds > 3600)
     return fail("tune", kBadInput, printed("--seconds is %g; accepted: above 0, to 3600", options.seconds));
   BenchOptions axes = as_bench(options);
-  if (name->kind == TILEWISE_CUDA) std::erase(axes.directions, "backward");  // has no CUDA kernels
   const auto grid = make_grid(axes);
   if (!grid) return fail("tune", grid.status());
   const auto device = DeviceInfo::query(name->kind, name->index);

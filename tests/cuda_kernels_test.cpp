@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "core/text.h"
-#include "cuda/mirror.h"
 #include "cuda/runtime.h"
+#include "tests/support/device_call.h"
 #include "tests/support/kernel_run.h"
 
 namespace tilewise {
@@ -26,7 +26,7 @@ std::vector<Subject> subjects() {
   const char* given = std::getenv("TILEWISE_TEST_CASES");
   const std::string wanted = given ? cat(",", given, ",") : std::string();
   for (const Case& c : file_cases()) {
-    if (!c.forward || (given && wanted.find(cat(",", c.name, ",")) == std::string::npos)) continue;
+    if (given && wanted.find(cat(",", c.name, ",")) == std::string::npos) continue;
     for (const DType dtype : c.dtypes) all.push_back({&c, dtype});
   }
   return all;
@@ -34,42 +34,67 @@ std::vector<Subject> subjects() {
 
 std::vector<const Kernel*> cuda_rows(Direction direction) { return kernels_of(direction, true); }
 
-void check_kernel(const Kernel& kernel, CaseData& data, CaseData& unpoisoned, const Expectation& expectation,
+// A case's tensors, and where bits must not differ the same with NaN where nobody may look and without.
+struct Data {
+  CaseData any, poisoned, finite;  // of a backward case, the last two ask for `deterministic`
+};
+
+Data make_data(const Case& c, DType dtype, uint64_t seed) {
+  Case exact = c, finite = c;
+  if (c.backward) exact.problem.deterministic = finite.problem.deterministic = 1;
+  finite.poison_unseen = false;
+  return {CaseData(c, dtype, seed), CaseData(exact, dtype, seed), CaseData(finite, dtype, seed)};
+}
+
+void check_kernel(const Kernel& kernel, Data& data, Direction direction, const Expectation& expectation,
                   int* ran) {
   SCOPED_TRACE(kernel.name);
-  constexpr Direction kForward = Direction::forward;
-  const DeviceInfo* device = &*cuda_device();
-  const RunResult first = run_kernel(shared_context(), kernel.name, data, kForward, {1, Poison::nan, device});
+  const auto run = [&](CaseData& of, Poison poison) {
+    return run_kernel(shared_context(), kernel.name, of, direction, {1, poison, &*cuda_device()});
+  };
+  const RunResult first = run(data.any, Poison::nan);
   ASSERT_EQ(first.failure, "");
   if (!first.ran) return;
   ++*ran;
-  const Comparison worst = compare_outputs(data, kForward, expectation);
+  const Comparison worst = compare_outputs(data.any, direction, expectation);
   EXPECT_TRUE(worst.passed()) << worst.text;
-  EXPECT_EQ(data.damage(kForward, expectation), "");
-  EXPECT_EQ(missed_answer(data, kForward, expectation), "");
-  const std::vector<std::byte> bits = output_bits(data, kForward, expectation);
-  ASSERT_EQ(
-      run_kernel(shared_context(), kernel.name, unpoisoned, kForward, {1, Poison::large, device}).failure,
-      "");
-  EXPECT_EQ(first_difference(unpoisoned, kForward, expectation, bits), "")
+  EXPECT_EQ(data.any.damage(direction, expectation), "");
+  EXPECT_EQ(missed_answer(data.any, direction, expectation), "");
+  CaseData* before = &data.any;
+  if (direction == Direction::backward) {
+    const RunResult again = run(data.poisoned, Poison::nan);
+    ASSERT_EQ(again.failure, "");
+    if (!again.ran) return;  // a row that cannot be deterministic here
+    const Comparison exact = compare_outputs(data.poisoned, direction, expectation);
+    EXPECT_TRUE(exact.passed()) << exact.text;
+    before = &data.poisoned;
+  }
+  const std::vector<std::byte> bits = output_bits(*before, direction, expectation);
+  ASSERT_EQ(run(data.finite, Poison::large).failure, "");
+  EXPECT_EQ(first_difference(data.finite, direction, expectation, bits), "")
       << "finite values where nobody may look and scratch of 3e38, instead of NaN in both";
 }
 
 void check_case(const Case& c, DType dtype, uint64_t seed) {
   SCOPED_TRACE(cat(c.text, " dtype=", name_of(dtype), " seed ", seed));
-  CaseData data(c, dtype, seed);
-  Case finite = c;
-  finite.poison_unseen = false;
-  CaseData unpoisoned(finite, dtype, seed);
-  const Expectation expectation = expect_forward(data.params(Direction::forward));
-  int ran = 0;
-  for (const Kernel* kernel : cuda_rows(Direction::forward))
-    check_kernel(*kernel, data, unpoisoned, expectation, &ran);
-  const Problem& p = c.problem;
-  if (p.page_size > 0 || p.cache_slots > 0)
-    EXPECT_EQ(ran, 0) << "no CUDA row is known to read a cache";
-  else
-    EXPECT_GT(ran, 0) << "every CUDA row refused";
+  Data data = make_data(c, dtype, seed);
+  Expectation expectation = expect_forward(data.any.params(Direction::forward));
+  const bool cache = c.problem.page_size > 0 || c.problem.cache_slots > 0;
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    if (direction == Direction::forward ? !c.forward : !c.backward) continue;
+    if (direction == Direction::backward) {
+      for (CaseData* one : {&data.any, &data.poisoned, &data.finite}) one->set_forward_result(expectation);
+      data.any.poison_outputs(direction, Poison::nan);
+      expectation = expect_backward(data.any.params(direction));
+    }
+    int ran = 0;
+    for (const Kernel* kernel : cuda_rows(direction))
+      check_kernel(*kernel, data, direction, expectation, &ran);
+    if (cache)
+      EXPECT_EQ(ran, 0) << "no CUDA row is known to read a cache";
+    else
+      EXPECT_GT(ran, 0) << "every CUDA row refused";
+  }
 }
 
 class CudaKernels : public testing::TestWithParam<Subject> {};
@@ -88,7 +113,7 @@ TEST_P(CudaRandom, AgreeWithTheOracle) {
   const auto c = parse_case(random_case(seed));
   ASSERT_TRUE(c.ok()) << c.status().message();
   constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16};
-  if (c->forward) check_case(*c, kDTypes[seed % 3], seed);
+  check_case(*c, kDTypes[seed % 3], seed);
 }
 
 INSTANTIATE_TEST_SUITE_P(Properties, CudaRandom,
@@ -103,58 +128,34 @@ class Cuda : public testing::Test {
 };
 
 TEST_F(Cuda, EachRowRunsAPlainProblem) {
-  for (const Kernel* kernel : cuda_rows(Direction::forward)) {
-    if (kernel->target == Target::sm90 && cuda_device()->isa != 90) continue;
-    bool ran = false;
-    std::string refusals;
-    for (int dim : {64, 128, 192, 256}) {
-      const auto c = parse_case(cat("name=plain heads_q=2 seqlen_q=40 head_dim=", dim));
-      CaseData data(*c, kernel->dtype == DType::none ? DType::f32 : kernel->dtype, 1);
-      const RunResult result = run_kernel(shared_context(), kernel->name, data, Direction::forward,
-                                          {1, Poison::nan, &*cuda_device()});
-      EXPECT_EQ(result.failure, "") << kernel->name;
-      ran = ran || result.ran;
-      refusals += result.refusal + "\n";
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    for (const Kernel* kernel : cuda_rows(direction)) {
+      if (kernel->target == Target::sm90 && cuda_device()->isa != 90) continue;
+      bool ran = false;
+      std::string refusals;
+      for (int dim : {64, 128, 192, 256}) {
+        const auto c = parse_case(cat("name=plain heads_q=2 seqlen_q=40 head_dim=", dim));
+        CaseData data(*c, kernel->dtype == DType::none ? DType::f32 : kernel->dtype, 1);
+        data.set_forward_result(expect_forward(data.params(Direction::forward)));
+        const RunResult result =
+            run_kernel(shared_context(), kernel->name, data, direction, {1, Poison::nan, &*cuda_device()});
+        EXPECT_EQ(result.failure, "") << kernel->name;
+        ran = ran || result.ran;
+        refusals += result.refusal + "\n";
+      }
+      EXPECT_TRUE(ran) << kernel->name << ": " << refusals;
     }
-    EXPECT_TRUE(ran) << kernel->name << ": " << refusals;
   }
 }
-
-// A call on device tensors, with its own copies.
-struct DeviceCall {
-  explicit DeviceCall(const char* line, DType dtype = DType::f32)
-      : source(*parse_case(line)), data(source, dtype, 7), mirror(0) {
-    data.poison_outputs(Direction::forward, Poison::nan);
-    data.for_each_tensor([&](const char*, CaseTensor& t) { mirror.add(t.memory(), t.memory_bytes()); });
-    EXPECT_EQ(mirror.upload().message(), "");
-    tensors = mirror.twins(data.tensors(Direction::forward));
-  }
-  void check(const std::string& what) {
-    EXPECT_EQ(cuda::synchronize(0).message(), "") << what;
-    data.for_each_tensor([&](const char*, CaseTensor& t) {
-      EXPECT_EQ(mirror.download(t.memory(), t.memory_bytes()).message(), "");
-    });
-    const Expectation expectation = expect_forward(data.params(Direction::forward));
-    const Comparison worst = compare_outputs(data, Direction::forward, expectation);
-    EXPECT_TRUE(worst.passed()) << what << ": " << worst.text;
-    EXPECT_EQ(data.damage(Direction::forward, expectation), "") << what;
-  }
-  Problem options() const {
-    Problem p = data.problem(Direction::forward);
-    return p;
-  }
-  const Case source;
-  CaseData data;
-  cuda::Mirror mirror;
-  Tensors tensors{};
-};
 
 TEST_F(Cuda, OneCallFormOnDeviceTensors) {
   for (const char* line :
        {"name=a batch=2 heads_q=4 heads_kv=2 seqlen_q=70 seqlen_kv=90 head_dim=64 causal=bottom-right",
         "name=b heads_q=2 head_dim=32 cu_seqlens_q=0,40,90 cu_seqlens_kv=0,10,200"}) {
     DeviceCall call(line, DType::bf16);
-    EXPECT_EQ(attention(shared_context().context(), call.options(), call.tensors).message(), "");
+    EXPECT_EQ(
+        attention(shared_context().context(), call.data.problem(Direction::forward), call.tensors).message(),
+        "");
     call.check(line);
   }
 }
@@ -163,7 +164,7 @@ TEST_F(Cuda, MixedDevicesAreRefusedBySentence) {
   DeviceCall call("name=a heads_q=2 seqlen_q=8 head_dim=16");
   Tensors mixed = call.tensors;
   mixed.k = call.data.tensors(Direction::forward).k;
-  const Status status = attention(shared_context().context(), call.options(), mixed);
+  const Status status = attention(shared_context().context(), call.data.problem(Direction::forward), mixed);
   EXPECT_NE(status.message().find("k is on the CPU; accepted: CUDA device 0"), std::string::npos)
       << status.message();
 }
@@ -176,7 +177,10 @@ TEST_F(Cuda, PiecesWithAndWithoutKeysFollowEachOther) {
         "name=c batch=6 heads_q=32 seqlen_q=300 head_dim=64 q_lengths=300,0,3,200,0,300 softcap=9"}) {
     DeviceCall call(line, DType::bf16);
     for (int again = 0; again < 3; ++again)  // the control block is zero again after each
-      EXPECT_EQ(attention(shared_context().context(), call.options(), call.tensors).message(), "") << line;
+      EXPECT_EQ(attention(shared_context().context(), call.data.problem(Direction::forward), call.tensors)
+                    .message(),
+                "")
+          << line;
     call.check(line);
   }
 }
@@ -213,9 +217,11 @@ TEST_P(CudaCall, AGraphReplaysWithOtherLengths) {
 TEST_P(CudaCall, TheOneCallFormCanBeCaptured) {
   DeviceCall call("name=a heads_q=2 seqlen_q=70 head_dim=64", GetParam());
   const Context& context = shared_context().context();
-  ASSERT_EQ(attention(context, call.options(), call.tensors).message(), "");  // plans, and loads the kernel
-  auto graph = cuda::GraphTimer::capture(
-      0, 2, [&](void* stream) { return attention(context, call.options(), call.tensors, stream); });
+  ASSERT_EQ(attention(context, call.data.problem(Direction::forward), call.tensors).message(),
+            "");  // plans, and loads the kernel
+  auto graph = cuda::GraphTimer::capture(0, 2, [&](void* stream) {
+    return attention(context, call.data.problem(Direction::forward), call.tensors, stream);
+  });
   ASSERT_TRUE(graph.ok()) << graph.status().message();
   ASSERT_TRUE(graph->milliseconds().ok());
   call.check("captured");
@@ -258,7 +264,9 @@ TEST_F(Cuda, DropoutStateIsReadOnTheDevice) {
   Tensor on_device(static_cast<uint64_t*>(memory), {2});
   on_device.device_kind = TILEWISE_CUDA;
   call.tensors.dropout_state = on_device;
-  EXPECT_EQ(attention(shared_context().context(), call.options(), call.tensors).message(), "");
+  EXPECT_EQ(
+      attention(shared_context().context(), call.data.problem(Direction::forward), call.tensors).message(),
+      "");
   call.check("dropout_state");
   cuda::release(0, memory);
 }
@@ -280,7 +288,9 @@ TEST_F(Cuda, OffsetsAre64Bit) {
   }
   call.tensors.k.data = block;
   call.tensors.k.stride[0] = kFar;
-  EXPECT_EQ(attention(shared_context().context(), call.options(), call.tensors).message(), "");
+  EXPECT_EQ(
+      attention(shared_context().context(), call.data.problem(Direction::forward), call.tensors).message(),
+      "");
   call.check("keys past 2^31 elements");
   cuda::release(0, block);
 }
@@ -316,7 +326,9 @@ TEST_F(Cuda, OutOfMemoryIsAStatusAndTheNextCallWorks) {
   EXPECT_EQ(status.code(), Code::out_of_memory) << status.message();
   EXPECT_EQ(memory, nullptr);
   DeviceCall call("name=a heads_q=2 seqlen_q=9 head_dim=16");
-  EXPECT_EQ(attention(shared_context().context(), call.options(), call.tensors).message(), "");
+  EXPECT_EQ(
+      attention(shared_context().context(), call.data.problem(Direction::forward), call.tensors).message(),
+      "");
   call.check("after it");
 }
 

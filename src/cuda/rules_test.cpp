@@ -34,10 +34,17 @@ Problem problem(int64_t seqlen = 1024) {
   return p;
 }
 
-const Kernel& simt() {
+const Kernel& simt(Op op = Op::forward) {
   for (const Kernel& kernel : cuda_kernels())
-    if (kernel.target == Target::simt) return kernel;
+    if (kernel.target == Target::simt && kernel.op == op) return kernel;
   throw std::runtime_error("no simt row");
+}
+
+Problem backward_problem(int64_t seqlen = 1024) {
+  Problem p = problem(seqlen);
+  p.direction = TILEWISE_BACKWARD;
+  p.wants = TILEWISE_WANT_DQ | TILEWISE_WANT_DK | TILEWISE_WANT_DV;
+  return p;
 }
 
 // The name says what the columns say: operation, architecture, tile.
@@ -63,6 +70,62 @@ TEST(CudaRules, RefusalsSayWhatWouldDo) {
   Problem wide = problem();
   wide.head_dim = 577;
   EXPECT_NE(cuda::refuses(kernel, wide, device()).find("up to 576"), std::string::npos);
+}
+
+// A simple tensor core row that is not deterministic; `facts` must live as long.
+Kernel simple_backward(cuda::Facts* facts) {
+  *facts = cuda::facts_of(simt(Op::backward));
+  facts->score = cuda::ScoreKind::simple;
+  facts->head_dim = facts->head_dim_v = 64;
+  facts->alignment = 16;
+  facts->cannot = [](const tilewise_problem& p) { return p.deterministic ? "adds in any order" : nullptr; };
+  facts->scratch = [](const tilewise_problem& p) {
+    return p.batch * p.heads_q * p.seqlen_q * 4 * (p.head_dim + 1);
+  };
+  Kernel kernel = simt(Op::backward);
+  kernel.target = Target::sm90;
+  kernel.dtype = DType::bf16;
+  kernel.facts = facts;
+  return kernel;
+}
+
+TEST(CudaRules, BackwardRowsRefuseWhatTheyCannotDo) {
+  cuda::Facts facts;
+  const Kernel kernel = simple_backward(&facts);
+  const auto of = [&](auto change) {
+    Problem p = backward_problem();
+    p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = p.dtype_dout = p.dtype_dq = p.dtype_dk = p.dtype_dv =
+        TILEWISE_BF16;
+    change(p);
+    return cuda::refuses(kernel, p, device());
+  };
+  EXPECT_EQ(of([](Problem&) {}), "");
+  EXPECT_EQ(of([](Problem& p) { p.deterministic = 1; }), "adds in any order");
+  EXPECT_EQ(of([](Problem& p) { p.features |= TILEWISE_HAS_BIAS; }),
+            "has no code for a bias; a row with score general has");
+  EXPECT_EQ(of([](Problem& p) { p.dropout_p = 0.1f; }),
+            "has no code for dropout; a row with score general has");
+  EXPECT_EQ(of([](Problem& p) { p.dtype_dout = TILEWISE_F32; }), "takes dout in bf16; given f32");
+  EXPECT_EQ(of([](Problem& p) { p.dtype_dk = TILEWISE_F16; }), "takes dk in bf16 or f32; given f16");
+  EXPECT_EQ(of([](Problem& p) { p.dtype_dq = TILEWISE_F32; }), "");
+  EXPECT_EQ(of([](Problem& p) { p.dtype_dk = TILEWISE_F16, p.wants = TILEWISE_WANT_DQ; }), "");
+  // o is not read where delta is given.
+  EXPECT_EQ(of([](Problem& p) { p.dtype_o = TILEWISE_F16, p.features |= TILEWISE_HAS_DELTA; }), "");
+  EXPECT_EQ(cuda::scratch_bytes(kernel, backward_problem(), {}), int64_t{16} * 1024 * 4 * 65);
+}
+
+// What every GPU has takes everything, deterministic too, in scratch of one number a row and head.
+TEST(CudaRules, TheSimtBackwardTakesAll) {
+  Problem p = backward_problem(16384);
+  p.deterministic = 1;
+  p.features = TILEWISE_HAS_BIAS | TILEWISE_HAS_MASK | TILEWISE_HAS_SINKS | TILEWISE_HAS_DLSE;
+  p.dropout_p = 0.1f;
+  EXPECT_EQ(cuda::refuses(simt(Op::backward), p, device(75)), "");
+  EXPECT_EQ(cuda::scratch_bytes(simt(Op::backward), p, {}), int64_t{16384} * 16 * 4);
+  const auto made = plan(backward_problem(), device());
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  EXPECT_EQ(std::string(made->kernel).rfind("backward_", 0), 0u);
+  EXPECT_NE(explain(backward_problem(), device()).find("backward_simt_any"), std::string::npos);
 }
 
 TEST(CudaRules, ACpuPlanNeverTakesACudaRowAndTheOtherWayRound) {
@@ -92,6 +155,20 @@ TEST(CudaCost, CountsWavesWasteAndBytes) {
   EXPECT_LT(of(causal).seconds, 0.6 * of(problem(4096)).seconds);
   EXPECT_LT(of(causal).waste, 0.05);
   EXPECT_GT(of(problem(8192)).seconds, 3.5 * of(problem(4096)).seconds);
+}
+
+// Five products of one size where forward has two.
+TEST(CudaCost, BackwardCountsFiveProducts) {
+  Kernel forward = simt();
+  cuda::Facts facts = cuda::facts_of(simt(Op::backward));
+  Kernel backward = simt(Op::backward);
+  backward.facts = &facts;
+  facts.percent = cuda::facts_of(forward).percent;
+  facts.blocks = cuda::facts_of(forward).blocks;
+  const double once = cuda::estimate(forward, problem(64 * 132), device(), {}).seconds;
+  EXPECT_NEAR(cuda::estimate(backward, backward_problem(64 * 132), device(), {}).seconds / once, 2.5, 0.01);
+  EXPECT_NEAR(cuda::estimate(backward, backward_problem(65), device(), {}).waste,
+              1.0 - 65.0 * 65 / (128 * 128), 1e-9);
 }
 
 // A row for larger heads computes all of its dimensions.

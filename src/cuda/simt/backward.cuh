@@ -266,7 +266,7 @@ __device__ __forceinline__ Interval query_tiles(const BackwardParams& p, const S
 template <int kChunks>
 __global__ void __launch_bounds__(kThreads, 1)
     backward_keys(const __grid_constant__ BackwardParams p, int64_t tiles, int slices, int64_t tasks) {
-  __shared__ Shared s;
+  Shared& s = in_shared<Shared>();
   __shared__ RowValues values;
   for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     const int slice = static_cast<int>(task % slices);
@@ -345,7 +345,7 @@ class QueryTile {
 template <int kChunks>
 __global__ void __launch_bounds__(kThreads, 1)
     backward_queries(const __grid_constant__ BackwardParams p, int64_t tiles, int slices, int64_t tasks) {
-  __shared__ Shared s;
+  Shared& s = in_shared<Shared>();
   __shared__ RowValues values;
   for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     const int slice = static_cast<int>(task % slices);

@@ -48,7 +48,7 @@ __device__ __forceinline__ Interval part_of(int64_t extent, int64_t owner, int64
 // `extents` are bias_shape, `i_tiles` and `j_tiles` its tiles of rows and keys.
 __global__ void __launch_bounds__(kThreads, 1)
     backward_bias(const __grid_constant__ BackwardParams p, int64_t i_tiles, int64_t j_tiles, int64_t tasks) {
-  __shared__ Shared s;
+  Shared& s = in_shared<Shared>();
   __shared__ RowValues values;
   const int row = threadIdx.x / 16 * kPer, column = threadIdx.x % 16 * kPer;
   const int64_t* extent = p.bias_shape;

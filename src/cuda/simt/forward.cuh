@@ -201,7 +201,7 @@ class ForwardTile {
 template <int kChunks>
 __global__ void __launch_bounds__(kThreads, 1)
     forward(const __grid_constant__ ForwardParams p, int64_t tiles, int64_t tasks) {
-  __shared__ Shared s;
+  Shared& s = in_shared<Shared>();
   for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     const int64_t head = task / tiles % p.heads_q, b = task / tiles / p.heads_q;
     // The last rows first: under a causal mask they are the longest. A packed sequence that is longer than it

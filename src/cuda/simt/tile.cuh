@@ -40,6 +40,13 @@ struct Shared {
   Task task;
 };
 
+// The block's own T in shared memory, uninitialised; a __shared__ variable may have no constructor.
+template <typename T>
+__device__ __forceinline__ T& in_shared() {
+  __shared__ __align__(16) unsigned char memory[sizeof(T)];
+  return *reinterpret_cast<T*>(memory);
+}
+
 // to[d][r] = element d0 + d of row r of a [row, dim] tensor that starts at element `at`; 0 outside [first,
 // last) and past `dim`.
 __device__ __forceinline__ void load_transposed(float (*to)[kPitch], const RowTensor& t, int64_t at,
