@@ -7,7 +7,7 @@
 
 namespace tilewise::sm90 {
 
-template <typename ElementT, int kDimension, int kQueryRows, bool kShapedScores = false>
+template <typename ElementT, int kDimension, int kQueryRows, bool kOrderedSums = false>
 struct BackwardConfig {
   using Element = ElementT;
   static constexpr int kDim = kDimension;  // of q and k, of v and dout
@@ -15,7 +15,9 @@ struct BackwardConfig {
   static constexpr int kTileM = kQueryRows, kTileN = 64 * kConsumers;
   // A warpgroup that is half a step ahead needs its next queries while the other still reads the last ones.
   static constexpr int kQStages = 3, kOStages = 2, kScoreStages = 2;
-  static constexpr bool kShaped = kShapedScores;  // softcap, ALiBi
+  // Deterministic: key tiles add to dQ in a fixed order, from the last to the first.
+  static constexpr bool kOrdered = kOrderedSums;
+  using Ordered = BackwardConfig<ElementT, kDimension, kQueryRows, true>;
   // S, dP, dS and the sums together would not fit the registers: dP waits for the end of dK.
   static constexpr bool kTight = kTileM == 128;
   static constexpr int kThreads = 128 * (kConsumers + 1);

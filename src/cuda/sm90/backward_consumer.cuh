@@ -30,6 +30,13 @@ struct BackwardConsumer {
   using T = typename C::Element;
   static constexpr int kScores = C::kTileM / 2;  // fp32 registers of S or dP
 
+  // Where this warp's piece of a tile of dQ goes and, ordered, how many others must have been there before.
+  struct Sum {
+    float* g_to;
+    uint32_t* g_turns;
+    uint32_t turn;
+  };
+
   const BackwardArgs& args;
   BackwardShared<C>& shared;
   const int group;    // warpgroup
@@ -40,7 +47,8 @@ struct BackwardConsumer {
   Ring<C::kOStages> dout;
   Ring<C::kScoreStages> ds, ds_before;  // next to write; next to multiply
   Ring<kWorkSlots> slot;
-  float* g_before = nullptr;  // where dQ of the tile before goes
+  Sum before = {};              // of the tile before
+  uint32_t* g_signal = nullptr;  // whose turn ends when the last addition is done
   float r_dk[C::kDim / 2], r_dv[C::kDim / 2];
 
   __device__ __forceinline__ void run() {
@@ -118,8 +126,8 @@ struct BackwardConsumer {
     ptx::wgmma_wait<1>();
     release(&shared.dout_empty[dout.at()]);
     dout.advance();
-    float* g_dq = g_before;
-    g_before = destination(w, at);
+    const Sum due = before;
+    before = sum_of(w, at);
     const uint32_t stage = q.at();
     q.advance();
     forward(at, w);
@@ -127,7 +135,7 @@ struct BackwardConsumer {
     if (!kFirst) {
       ptx::pin(r_dq);
       leave_ds();
-      add_queries(r_dq, g_dq);
+      add_queries(r_dq, due);
     }
     if (C::kTight) ptx::wgmma_wait<1>();
     issue_dp(w, at, r_dp);
@@ -155,14 +163,15 @@ struct BackwardConsumer {
     if (!kFirst) {
       ptx::pin(r_dq);
       leave_ds();
-      add_queries(r_dq, g_before);
+      add_queries(r_dq, before);
     }
     issue_dq(r_dq);
     ptx::wgmma_wait<0>();
     ptx::pin(r_dq);
     release(&shared.k_empty);
     leave_ds();
-    add_queries(r_dq, destination(w, at));
+    add_queries(r_dq, sum_of(w, at));
+    end_turn();
   }
 
   // S is done and dP under way: both become the operands of dV, dK and dQ.
@@ -284,20 +293,37 @@ struct BackwardConsumer {
     ptx::barrier_sync(kClearBarrier + group, 128);
   }
 
-  // This warp's piece of a tile of dQ sums.
-  __device__ __forceinline__ float* destination(const tile::KeyWork& w, const Walk& at) const {
+  __device__ __forceinline__ Sum sum_of(const tile::KeyWork& w, const Walk& at) const {
     const int columns = group == 0 ? 64 : C::kLastColumns;
     const int64_t row =
         at.head * args.scratch_rows.rows + args.scratch_rows.begin(args.params, w.batch, w.q_begin);
-    return args.g_dq + row * C::kDim + static_cast<int64_t>(at.tile) * C::kTileFloats +
-           group * C::kGroupFloats + warp % 4 * 16 * columns;
+    Sum sum = {};
+    sum.g_to = args.g_dq + row * C::kDim + static_cast<int64_t>(at.tile) * C::kTileFloats +
+               group * C::kGroupFloats + warp % 4 * 16 * columns;
+    if constexpr (C::kOrdered) {
+      sum.g_turns = args.g_turns + (row / C::kTileM + at.tile) * 4 * C::kConsumers + warp;
+      sum.turn = w.tiles_behind<C::kTileM, C::kTileN>(at.tile);
+    }
+    return sum;
+  }
+
+  // The addition before is in memory: lets the next key tile add to its rows.
+  __device__ __forceinline__ void end_turn() {
+    if (!C::kOrdered || lane != 0 || g_signal == nullptr) return;
+    ptx::bulk_wait();
+    __threadfence();
+    atomicAdd(g_signal, 1);
+    g_signal = nullptr;
   }
 
   // Adds a fragment to the sums in memory.
-  __device__ __forceinline__ void add_queries(const float (&r_dq)[32], float* g_to) {
+  __device__ __forceinline__ void add_queries(const float (&r_dq)[32], const Sum& sum) {
     if (args.g_dq == nullptr) return;
     float* s_dq = shared.dq[warp];
-    if (lane == 0) ptx::bulk_wait_read();
+    if (C::kOrdered)
+      end_turn();
+    else if (lane == 0)
+      ptx::bulk_wait_read();
     __syncwarp();
     const bool last = C::kLastColumns < 64 && group != 0;
 #pragma unroll
@@ -309,7 +335,13 @@ struct BackwardConsumer {
     ptx::fence_async_shared();
     __syncwarp();
     if (lane == 0) {
-      ptx::bulk_add(g_to, s_dq, 64 * (last ? C::kLastColumns : 64));
+      if (C::kOrdered) {
+        while (*static_cast<volatile uint32_t*>(sum.g_turns) != sum.turn) {
+        }
+        __threadfence();
+        g_signal = sum.g_turns;
+      }
+      ptx::bulk_add(sum.g_to, s_dq, 64 * (last ? C::kLastColumns : 64));
       ptx::bulk_commit();
     }
   }

@@ -34,24 +34,32 @@ inline bool wide_rows(const RowTensor& t, int64_t dim) {
 }
 
 template <typename C>
+cudaError_t allow_shared_backward() {
+  return cudaFuncSetAttribute(backward<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              sizeof(BackwardShared<C>));
+}
+
+// A row of the table: the kernel and the one that adds in a fixed order.
+template <typename C>
 struct BackwardRow {
   static cudaError_t prepare() {
-    return cudaFuncSetAttribute(backward<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                sizeof(BackwardShared<C>));
+    const cudaError_t error = allow_shared_backward<C>();
+    return error == cudaSuccess ? allow_shared_backward<typename C::Ordered>() : error;
   }
 
   static const char* cannot(const tilewise_problem& p) {
-    if (p.deterministic) return "adds to dq in no fixed order; deterministic needs one";
     if (p.softcap > 0.0f) return "has no code for softcap";
     if (p.features & TILEWISE_HAS_ALIBI) return "has no code for ALiBi";
     if (p.wants & TILEWISE_WANT_DSINKS) return "has no code for dsinks";
     return nullptr;
   }
 
+  // dQ sums, D and, ordered, a turn for each warp's piece of a tile.
   static int64_t scratch(const tilewise_problem& p) {
-    const bool packed = p.packed_q != 0;
-    return rows_of_scratch(packed, p.batch, p.seqlen_q, p.total_q, C::kTileM) * p.heads_q * (C::kDim + 1) *
-           static_cast<int64_t>(sizeof(float));
+    const int64_t rows =
+        rows_of_scratch(p.packed_q != 0, p.batch, p.seqlen_q, p.total_q, C::kTileM) * p.heads_q;
+    const int64_t turns = p.deterministic ? rows / C::kTileM * 4 * C::kConsumers : 0;
+    return (rows * (C::kDim + 1) + turns) * static_cast<int64_t>(sizeof(float));
   }
 
   // The planner's rules (cuda/rules.cpp) have looked at everything but a call's strides.
@@ -69,7 +77,8 @@ struct BackwardRow {
     order.all_heads = static_cast<int32_t>(p.batch * p.heads_kv);
     order.total = order.tiles_m * order.all_heads;
     // Under a causal mask the first keys have the most queries.
-    if (p.window_right >= 0 && p.window_left < 0) {
+    order.last_first = p.deterministic;
+    if (p.window_right >= 0 && p.window_left < 0 && !p.deterministic) {
       const int64_t head_bytes =
           std::max<int64_t>(1, p.seqlen_q * p.group() * (2 * (p.head_dim + p.head_dim_v) + 4 * C::kDim));
       const int64_t together = std::max<int64_t>(1, kBackwardL2Share / head_bytes);
@@ -88,6 +97,8 @@ struct BackwardRow {
     args.g_dq = p.dq.data ? scratch : nullptr;
     args.g_delta = scratch + args.scratch_rows.rows * p.heads_q * C::kDim;
     args.queries_per_key_head = static_cast<int32_t>(p.group());
+    if (p.deterministic && p.dq.data)
+      args.g_turns = reinterpret_cast<uint32_t*>(args.g_delta + args.scratch_rows.rows * p.heads_q);
     args.scale_log2 = p.scale * kLog2E;
     args.tiles_m = static_cast<int32_t>((p.seqlen_q + C::kTileM - 1) / C::kTileM);
     args.wide_dq = p.dq.data && wide_rows(p.dq, p.head_dim);
@@ -109,7 +120,7 @@ struct BackwardRow {
       if (error = cudaGetLastError(); error != cudaSuccess) return error;
     }
     if (args.order.total > 0) {
-      error = launch_tiles(args, call);
+      error = p.deterministic ? launch_tiles<typename C::Ordered>(args, call) : launch_tiles<C>(args, call);
       if (error != cudaSuccess) return error;
     }
     if (query_tiles > 0 && args.g_dq) {
@@ -120,10 +131,11 @@ struct BackwardRow {
   }
 
  private:
+  template <typename Tiles>
   static cudaError_t launch_tiles(const BackwardArgs& args, const cuda::Call& call) {
     const int blocks = std::min(args.order.total, call.multiprocessors);
     const auto go = [&] {
-      backward<C><<<blocks, C::kThreads, sizeof(BackwardShared<C>), call.stream>>>(args);
+      backward<Tiles><<<blocks, C::kThreads, sizeof(BackwardShared<C>), call.stream>>>(args);
       return cudaGetLastError();
     };
     const cudaError_t error = go();

@@ -25,12 +25,16 @@ struct BackwardProducer {
     while (index < static_cast<uint32_t>(args.order.total)) {
       int batch, head, tile_key;
       args.order.find(index, batch, head, tile_key);
-      // A packed sequence that is longer than the plan's bound has further tiles, tiles_m of the order apart.
       next = args.control ? gridDim.x + atomicAdd(args.control, 1) : index + gridDim.x;
+      // A packed sequence that is longer than the plan's bound has further tiles. Ordered, whoever waits for
+      // them waits for work that was handed out before: the first piece takes them all, from the last one.
+      const int first = tile_key, further = args.order.tiles_m;
+      if (C::kOrdered && tile_key == further - 1) tile_key = max(tile_key, last_tile(batch));
       while (const tile::KeyWork* work = publish(batch, head, tile_key)) {
         if (work->tile_first < work->tile_last) load(*work);
-        tile_key += args.order.tiles_m;
-        if (static_cast<int64_t>(tile_key) * C::kTileN >= work->rows_kv) break;
+        tile_key += C::kOrdered ? -1 : further;
+        if (C::kOrdered ? tile_key < first : static_cast<int64_t>(tile_key) * C::kTileN >= work->rows_kv)
+          break;
       }
       index = next;
     }
@@ -41,6 +45,11 @@ struct BackwardProducer {
   }
 
  private:
+  __device__ __forceinline__ int last_tile(int batch) const {
+    const Sequence s = sequence_of(args.params, batch);
+    return static_cast<int>((s.rows_kv + C::kTileN - 1) / C::kTileN) - 1;
+  }
+
   // The piece of work as the others see it, until they have done it; null where there is none.
   __device__ __forceinline__ const tile::KeyWork* publish(int batch, int head, int tile_key) {
     ptx::mbarrier_wait(&shared.work_empty[slot.at()], slot.phase() ^ 1);

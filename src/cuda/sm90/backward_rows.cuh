@@ -69,6 +69,9 @@ __global__ void __launch_bounds__(kRowThreads) backward_before(const __grid_cons
       args.g_delta[scratch_row + row] = delta;
     }
     if (args.g_dq == nullptr) return;
+    constexpr int kTurns = 4 * C::kConsumers;
+    if (args.g_turns && threadIdx.x < kTurns)
+      args.g_turns[((scratch_row + first) / C::kTileM) * kTurns + threadIdx.x] = 0;
     auto* g_sums = reinterpret_cast<float4*>(args.g_dq + (scratch_row + first) * C::kDim);
     for (int i = static_cast<int>(threadIdx.x); i < C::kTileFloats / 4; i += kRowThreads)
       g_sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);

@@ -26,6 +26,13 @@ struct KeyWork {
   __device__ __forceinline__ int last_row(int j) const {
     return j >= kv_first && j < kv_last ? min(len_q, j - lo_shift + 1) : -kFar;
   }
+  // Key tiles behind this one that see queries of tile `tile`, which this one sees too.
+  template <int kTileM, int kTileN>
+  __device__ __forceinline__ int tiles_behind(int tile) const {
+    // Their first existing key is seen by the tile's last row, if by any.
+    const int last_key = min(kv_last - 1, min((tile + 1) * kTileM, len_q) - 2 + hi_shift);
+    return last_key / kTileN - key / kTileN;
+  }
   __device__ __forceinline__ bool is_full(int tile) const { return tile >= full_first && tile < full_last; }
 };
 
