@@ -10,13 +10,14 @@ namespace tilewise::sm90 {
 
 // Rows of scratch: whole query tiles for every sequence, one head after the other.
 struct ScratchRows {
-  int32_t tile_m = 0;
-  int64_t rows = 0;  // of one head
+  int64_t rows = 0;         // of one head
+  int32_t of_sequence = 0;  // not packed
 
+  template <int kTileM>
   TILEWISE_HD int64_t begin(const ForwardParams& p, int64_t batch, int64_t q_begin) const {
-    if (!p.cu_seqlens_q.data) return batch * ((p.seqlen_q + tile_m - 1) / tile_m * tile_m);
+    if (!p.cu_seqlens_q.data) return batch * of_sequence;
     // Rounded down, with a tile's room for each sequence before: no two meet, whatever their lengths.
-    return (q_begin + batch * tile_m) / tile_m * tile_m;
+    return (q_begin + batch * kTileM) & -kTileM;
   }
 };
 

@@ -21,8 +21,9 @@ struct BackwardConfig {
   // S, dP, dS and the sums together would not fit the registers: dP waits for the end of dK.
   static constexpr bool kTight = kTileM == 128;
   static constexpr int kThreads = 128 * (kConsumers + 1);
-  static constexpr int kProducerRegisters = 32, kConsumerRegisters = 240;
-  static_assert(128 * (kProducerRegisters + kConsumers * kConsumerRegisters) <= 65536);
+  static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
+  // A block of 384 threads is born with 168 each; taking more than these waits forever.
+  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= 168 * (kConsumers + 1));
 
   // dQ of a tile is shared out by rows (tile of 128) or by panels of 64 columns.
   static_assert((kTileM == 128 && kDim == 64) || (kTileM == 64 && kDim > 64 && kDim <= 128));
@@ -52,6 +53,7 @@ struct BackwardShared {
   ptx::Mbarrier dout_full[C::kOStages], dout_empty[C::kOStages];
   ptx::Mbarrier ds_full[C::kScoreStages], ds_empty[C::kScoreStages];
   ptx::Mbarrier work_full[kWorkSlots], work_empty[kWorkSlots];
+  ptx::Mbarrier nearly_done;  // the loads of a piece of work
 };
 
 }  // namespace tilewise::sm90

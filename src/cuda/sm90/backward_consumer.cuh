@@ -295,8 +295,7 @@ struct BackwardConsumer {
 
   __device__ __forceinline__ Sum sum_of(const tile::KeyWork& w, const Walk& at) const {
     const int columns = group == 0 ? 64 : C::kLastColumns;
-    const int64_t row =
-        at.head * args.scratch_rows.rows + args.scratch_rows.begin(args.params, w.batch, w.q_begin);
+    const int64_t row = at.head * args.scratch_rows.rows + w.scratch_row;
     Sum sum = {};
     sum.g_to = args.g_dq + row * C::kDim + static_cast<int64_t>(at.tile) * C::kTileFloats +
                group * C::kGroupFloats + warp % 4 * 16 * columns;

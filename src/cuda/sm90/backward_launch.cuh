@@ -91,8 +91,9 @@ struct BackwardRow {
     BackwardArgs args;
     args.params = p;
     args.order = order_of(p);
-    args.scratch_rows = {C::kTileM, rows_of_scratch(p.cu_seqlens_q.data != nullptr, p.batch, p.seqlen_q,
-                                                    p.total_q, C::kTileM)};
+    args.scratch_rows = {
+        rows_of_scratch(p.cu_seqlens_q.data != nullptr, p.batch, p.seqlen_q, p.total_q, C::kTileM),
+        static_cast<int32_t>(up_to_tiles(p.seqlen_q, C::kTileM))};
     auto* scratch = static_cast<float*>(call.scratch);
     args.g_dq = p.dq.data ? scratch : nullptr;
     args.g_delta = scratch + args.scratch_rows.rows * p.heads_q * C::kDim;

@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kRowThreads) backward_before(const __grid_cons
   const BackwardParams& p = args.params;
   for_query_tiles<C>(args, [&](const Sequence& s, int batch, int head, int tile) {
     const int64_t first = static_cast<int64_t>(tile) * C::kTileM;
-    const int64_t scratch_row = head * args.scratch_rows.rows + args.scratch_rows.begin(p, batch, s.q_begin);
+    const int64_t scratch_row = head * args.scratch_rows.rows + args.scratch_rows.begin<C::kTileM>(p, batch, s.q_begin);
     for (int i = static_cast<int>(threadIdx.x) / kLanes; i < C::kTileM; i += kRowThreads / kLanes) {
       const int64_t row = first + i;
       const bool exists = row < s.len_q;
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kRowThreads) backward_after(const __grid_const
   const int columns = group == 0 ? 64 : C::kLastColumns;
   for_query_tiles<C>(args, [&](const Sequence& s, int batch, int head, int tile) {
     const int64_t first = static_cast<int64_t>(tile) * C::kTileM;
-    const int64_t scratch_row = head * args.scratch_rows.rows + args.scratch_rows.begin(p, batch, s.q_begin);
+    const int64_t scratch_row = head * args.scratch_rows.rows + args.scratch_rows.begin<C::kTileM>(p, batch, s.q_begin);
     const float* g_sums = args.g_dq + (scratch_row + first) * C::kDim + group * C::kGroupFloats +
                           warp % 4 * 16 * columns;
     float r_dq[32];

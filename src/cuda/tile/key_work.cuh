@@ -11,6 +11,7 @@ struct KeyWork {
   int32_t batch, head;          // batch < 0: there is no more work; of keys
   int32_t key;                  // first key of the tile, within the sequence
   int32_t q_begin, kv_begin;    // first row of the sequence in packed tensors
+  int32_t scratch_row;          // of the sequence's first query, in scratch
   int32_t len_q, rows_kv;       // queries that exist; rows of dk and dv to write
   int32_t kv_first, kv_last;    // keys that exist
   int32_t lo_shift, hi_shift;   // query i sees keys [max(kv_first, i + lo_shift), min(kv_last, i + hi_shift))
