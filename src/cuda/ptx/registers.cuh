@@ -26,6 +26,12 @@ __device__ __forceinline__ int thread_afresh() {
   return thread;
 }
 
+// The same of any value.
+__device__ __forceinline__ int afresh(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 // wgmma takes descriptors from uniform registers. What a warp reduces to one value the compiler keeps there;
 // otherwise it moves both halves of every descriptor over, before every instruction.
 __device__ __forceinline__ uint32_t uniform(uint32_t value) { return __reduce_or_sync(~0u, value); }

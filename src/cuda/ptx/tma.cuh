@@ -33,5 +33,20 @@ __device__ __forceinline__ void tma_load(void* s_to, const TensorMap* map, Mbarr
       : "memory");
 }
 
+// Adds `bytes` of fp32 from shared to global memory, both 16-byte aligned; in the thread's open bulk group.
+__device__ __forceinline__ void bulk_add(float* g_to, const float* s_from, uint32_t bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
+                   reinterpret_cast<uint64_t>(g_to)),
+               "r"(shared_address(s_from)), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Until this thread's groups have read their source, or are done altogether.
+__device__ __forceinline__ void bulk_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+__device__ __forceinline__ void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
 }  // namespace tilewise::ptx
 #endif  // TILEWISE_CUDA_PTX_TMA_H_

@@ -2,6 +2,7 @@
 //
 //   wgmma_ss   A and B in shared memory, both with k innermost ("K-major")
 //   wgmma_rs   A in registers, B in shared memory with n innermost ("MN-major")
+//   wgmma_tt   A and B in shared memory, with m and n innermost
 //
 // Lane l of warp w holds rows 16 w + l / 4 and + 8, columns 8 j + 2 (l % 4) + {0, 1}: d[4 j + 2 (row half) +
 // column]. The A fragment in registers is the accumulator's layout, rounded, for 16 columns at a time.
@@ -65,6 +66,12 @@ struct Wgmma;
 #define TILEWISE_WGMMA(N, T, TYPE, D, R, S0, S1, S2, S3, S4, S5)                                           \
   template <>                                                                                              \
   struct Wgmma<N, T> {                                                                                     \
+    static __device__ __forceinline__ void tt(float (&d)[N / 2], uint64_t a, uint64_t b, int add) {        \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " S2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N     \
+                   "k16.f32." TYPE "." TYPE " {" R "}, " S0 ", " S1 ", p, 1, 1, 1, 1;\n}\n"                \
+                   : D                                                                                     \
+                   : "l"(a), "l"(b), "r"(add));                                                            \
+    }                                                                                                      \
     static __device__ __forceinline__ void ss(float (&d)[N / 2], uint64_t a, uint64_t b, int add) {        \
       asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " S2 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N     \
                    "k16.f32." TYPE "." TYPE " {" R "}, " S0 ", " S1 ", p, 1, 1, 0, 0;\n}\n"                \

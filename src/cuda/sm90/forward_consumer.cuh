@@ -40,7 +40,7 @@ struct Consumer {
   float r_s[C::kTileN / 2];
   uint32_t r_p[C::kTileN / 4];
   float r_o[C::kDimV / 2];
-  tile::OnlineSoftmax softmax;
+  tile::LaggingSoftmax softmax;
 
   __device__ __forceinline__ void run() {
     if (takes_turns() && group == C::kConsumers - 1) ptx::barrier_arrive(kTurnBarrier, 256);

@@ -1,4 +1,4 @@
-// The two products of attention for one warpgroup. Both only issue and commit; the caller waits.
+// The products of attention for one warpgroup. They only issue and commit; the caller waits.
 #ifndef TILEWISE_CUDA_TILE_PRODUCT_H_
 #define TILEWISE_CUDA_TILE_PRODUCT_H_
 
@@ -7,13 +7,14 @@
 
 namespace tilewise::tile {
 
-// S[64, kN] = Q[64, kDim] K[kN, kDim]^T, low halves of the descriptors of k-major tiles.
-template <typename T, int kN, int kDim>
+// S[64, kN] = Q[64, kDim] K[kN, kDim]^T, low halves of the descriptors of k-major tiles; the 64 rows lie in a
+// tile of kRows.
+template <typename T, int kN, int kDim, int kRows = 64>
 __device__ __forceinline__ void issue_scores(float (&r_s)[kN / 2], uint32_t q, uint32_t k) {
   ptx::wgmma_fence();
 #pragma unroll
   for (int i = 0; i < kDim / 16; ++i)
-    ptx::Wgmma<kN, T>::ss(r_s, descriptor(q + SharedTile<64, kDim>::k_major_step(i)),
+    ptx::Wgmma<kN, T>::ss(r_s, descriptor(q + SharedTile<kRows, kDim>::k_major_step(i)),
                           descriptor(k + SharedTile<kN, kDim>::k_major_step(i)), i != 0);
   ptx::wgmma_commit();
 }
@@ -28,6 +29,18 @@ __device__ __forceinline__ void issue_values(float (&r_o)[kDim / 2], const uint3
   for (int i = 0; i < kN / 16; ++i)
     ptx::Wgmma<kDim, T>::rs(r_o, r_p + 4 * i, descriptor(v + SharedTile<kN, kDim>::mn_major_step(i)),
                             i != 0 || add);
+  ptx::wgmma_commit();
+}
+
+// dQ[64, kN] = dS[64, kKeys] K[kKeys, kN]: dS lies transposed, [kKeys, kQueries]; both mn-major.
+template <typename T, int kN, int kKeys, int kQueries, int kDim>
+__device__ __forceinline__ void issue_query_gradient(float (&r_dq)[kN / 2], uint32_t ds, uint32_t k) {
+  static_assert(kN <= kPanelColumns, "one panel of K");
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int i = 0; i < kKeys / 16; ++i)
+    ptx::Wgmma<kN, T>::tt(r_dq, descriptor(ds + SharedTile<kKeys, kQueries>::mn_major_step(i)),
+                          descriptor(k + SharedTile<kKeys, kDim>::mn_major_step(i)), i != 0);
   ptx::wgmma_commit();
 }
 

@@ -45,7 +45,9 @@ __device__ __forceinline__ void row_peaks(float (&peak)[2], const float (&r_s)[k
 // as the largest weight stays below 4 times the sum of the others. A key with nearly all of the weight must
 // not: its weight is 1 where the maximum follows, which rounds to itself, and would be some number that does
 // not. Whether a row lags depends on the row alone, so its bits depend on no neighbour.
-struct OnlineSoftmax {
+// Without kLags the maximum is always the true one: fewer registers.
+template <bool kLags>
+struct SoftmaxOf {
   float top[2] = {kMinusInfinity, kMinusInfinity};    // what weights are taken from, raw units
   float limit[2] = {kMinusInfinity, kMinusInfinity};  // how far a maximum may rise before top follows
   // top in exponents of 2, and 0 where nothing was seen yet. Rounded by itself: a row whose maximum did not
@@ -58,6 +60,7 @@ struct OnlineSoftmax {
   // Sets how far the maxima of rows that rose in the last tile may lag from now on. While a product is
   // awaited: its latency is hidden then.
   __device__ __forceinline__ void allow_lag(float scale_log2) {
+    static_assert(kLags);
     if (!stale) return;
     constexpr float kMost = 8.0f;  // weights up to 2^8: fp16 holds them and sums of products stay small
     stale = false;
@@ -77,15 +80,17 @@ struct OnlineSoftmax {
   __device__ __forceinline__ Decay raise(const float (&r_s)[kCount], float scale_log2) {
     float peak[2];
     row_peaks(peak, r_s);
-    const bool rises[2] = {peak[0] > limit[0], peak[1] > limit[1]};
+    const float* bar = kLags ? limit : top;
+    const bool rises[2] = {peak[0] > bar[0], peak[1] > bar[1]};
     Decay decay = {{1.0f, 1.0f}, __any_sync(~0u, rises[0] || rises[1]) != 0};
     if (!decay.needed) return decay;
-    stale = true;
+    if (kLags) stale = true;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float before = __fmul_rn(top[r], scale_log2);
-      if (rises[r]) top[r] = limit[r] = peak[r];
-      raised[r] = raised[r] || rises[r];
+      if (rises[r]) top[r] = peak[r];
+      if (kLags && rises[r]) limit[r] = peak[r];
+      if (kLags) raised[r] = raised[r] || rises[r];
       shift[r] = top[r] == kMinusInfinity ? 0.0f : __fmul_rn(top[r], scale_log2);
       decay.factor[r] = ptx::exp2_approx(__fsub_rn(before, shift[r]));
       sum[r] *= decay.factor[r];
@@ -117,6 +122,9 @@ struct OnlineSoftmax {
     }
   }
 };
+
+using OnlineSoftmax = SoftmaxOf<false>;
+using LaggingSoftmax = SoftmaxOf<true>;
 
 // Weights, rounded, as the A operand of the next product.
 template <typename T, int kCount>

@@ -64,5 +64,21 @@ __device__ __forceinline__ void store_narrow(const float (&r_o)[kCount], const f
   }
 }
 
+// The same, added to what is there.
+template <int kCount>
+__device__ __forceinline__ void store_sum(const float (&r_o)[kCount], const float (&factor)[2], float* g_o,
+                                          int64_t step, const int (&columns)[2], int lane) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float* g_row = g_o + r * step + 2 * (lane % 4);
+    const int last = columns[r] - 2 * (lane % 4);
+#pragma unroll
+    for (int i = 2 * r; i < kCount; i += 4) {
+      if (i / 4 * 8 < last) g_row[i / 4 * 8] += r_o[i] * factor[r];
+      if (i / 4 * 8 + 1 < last) g_row[i / 4 * 8 + 1] += r_o[i + 1] * factor[r];
+    }
+  }
+}
+
 }  // namespace tilewise::tile
 #endif  // TILEWISE_CUDA_TILE_STORE_H_

@@ -1,0 +1,83 @@
+// Backward attention on sm_90a for a tile of keys of one head at a time: dK, dV in registers over all queries
+// that see it, dQ added to fp32 sums in memory.
+//
+// Roles. Warpgroup 0: one thread drives the copy engine, two warps bring lse and D of the query rows, one
+// thread hands out work. Warpgroups 1 and 2: 64 keys each; five products by wgmma, P and dS in registers
+// (backward_consumer.cuh). The block is persistent: it draws tickets until there is no more work. The query
+// heads of a key head are walked one after the other, so that no sum of dK or dV leaves the registers.
+//
+// Shared memory. K and V of the tile; rings of Q and dO with their rows' lse and D; a ring of dS tiles, which
+// both warpgroups write and read; a piece of dQ for each warp on its way to memory.
+//
+// Invariants. Every full barrier of Q has three arrivals, the copy's and the row readers'; ds_full and every
+// empty barrier count warps. All consumers run the same steps.
+#ifndef TILEWISE_CUDA_SM90_BACKWARD_H_
+#define TILEWISE_CUDA_SM90_BACKWARD_H_
+
+#include "cuda/ptx/registers.cuh"
+#include "cuda/sm90/backward_consumer.cuh"
+#include "cuda/sm90/backward_producer.cuh"
+
+namespace tilewise::sm90 {
+
+template <typename C>
+__device__ __forceinline__ void init_barriers(BackwardShared<C>& s) {
+  constexpr int kWarps = 4 * C::kConsumers;
+  ptx::mbarrier_init(&s.k_full, 1);
+  ptx::mbarrier_init(&s.v_full, 1);
+  ptx::mbarrier_init(&s.k_empty, kWarps);
+  ptx::mbarrier_init(&s.v_empty, kWarps);
+  for (int i = 0; i < C::kQStages; ++i) {
+    ptx::mbarrier_init(&s.q_full[i], 3);
+    ptx::mbarrier_init(&s.q_empty[i], kWarps);
+  }
+  for (int i = 0; i < C::kOStages; ++i) {
+    ptx::mbarrier_init(&s.dout_full[i], 1);
+    ptx::mbarrier_init(&s.dout_empty[i], kWarps);
+  }
+  for (int i = 0; i < C::kScoreStages; ++i) {
+    ptx::mbarrier_init(&s.ds_full[i], kWarps);
+    ptx::mbarrier_init(&s.ds_empty[i], kWarps);
+  }
+  for (int i = 0; i < kWorkSlots; ++i) {
+    ptx::mbarrier_init(&s.work_full[i], 1);
+    ptx::mbarrier_init(&s.work_empty[i], kWarps + 3);
+  }
+  ptx::mbarrier_init(&s.nearly_done, 1);
+  ptx::mbarrier_init_fence();
+}
+
+template <typename C>
+__global__ void __launch_bounds__(C::kThreads, 1) backward(const __grid_constant__ BackwardArgs args) {
+  extern __shared__ __align__(tile::kSwizzleAlignment) uint8_t s_bytes[];
+  auto& shared = *reinterpret_cast<BackwardShared<C>*>(s_bytes);
+  if (threadIdx.x == 0) init_barriers<C>(shared);
+  __syncthreads();
+  const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  if (group == 0) {
+    ptx::release_registers<C::kProducerRegisters>();
+    if (warp == 0 && ptx::elect_one()) {
+      ptx::tma_prefetch_map(&args.q.map);
+      ptx::tma_prefetch_map(&args.dout.map);
+      ptx::tma_prefetch_map(&args.k.map);
+      ptx::tma_prefetch_map(&args.v.map);
+      BackwardProducer<C> producer{args, shared};
+      producer.run();
+    } else if (warp == 1 || warp == 2) {
+      RowReader<C> reader{args, shared, 32 * (warp - 1) + lane};
+      reader.run();
+    } else if (warp == 3 && ptx::elect_one()) {
+      Scheduler<C> scheduler{args, shared};
+      scheduler.run();
+    }
+  } else {
+    ptx::take_registers<C::kConsumerRegisters>();
+    BackwardConsumer<C> consumer{args, shared, group - 1, warp - 4, lane};
+    consumer.run();
+  }
+}
+
+}  // namespace tilewise::sm90
+#endif  // TILEWISE_CUDA_SM90_BACKWARD_H_

@@ -1,0 +1,371 @@
+// A consumer warpgroup: 64 keys against all queries that see some of them, one piece of work after the other.
+//
+// One step, query tile j (keys are rows, so P and dS are A operands as they stand):
+//   issue  dP = V dO(j)^T                   S = K Q(j)^T and dK(j - 1) run already
+//   S done      P = exp2(S - lse)           under dP
+//   dP done     dS = P (dP - D), rounded, also to shared memory for both warpgroups
+//   issue  dV += P dO(j), then dQ(j - 1) = dS(j - 1) K
+//   dV done     issue dK += dS Q(j), then S of tile j + 1
+//   dQ done     its sums go to memory while dK and S run
+// dQ is a step late, so that no warpgroup waits for the other's dS at its tightest point: they drift apart by
+// half a step, and one's exponentials run under the other's products.
+#ifndef TILEWISE_CUDA_SM90_BACKWARD_CONSUMER_H_
+#define TILEWISE_CUDA_SM90_BACKWARD_CONSUMER_H_
+
+#include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/matrix.cuh"
+#include "cuda/ptx/registers.cuh"
+#include "cuda/sm90/backward_args.cuh"
+#include "cuda/sm90/backward_config.cuh"
+#include "cuda/tile/product.cuh"
+#include "cuda/tile/softmax.cuh"
+#include "cuda/tile/store.cuh"
+
+namespace tilewise::sm90 {
+
+constexpr int kClearBarrier = 1;  // + warpgroup
+
+template <typename C>
+struct BackwardConsumer {
+  using T = typename C::Element;
+  static constexpr int kScores = C::kTileM / 2;  // fp32 registers of S or dP
+
+  // Where this warp's piece of a tile of dQ goes and, ordered, how many others must have been there before.
+  struct Sum {
+    float* g_to;
+    uint32_t* g_turns;
+    uint32_t turn;
+  };
+
+  const BackwardArgs& args;
+  BackwardShared<C>& shared;
+  const int group;  // warpgroup
+  const int warp;   // of all consumers
+  const int lane;
+  Ring<1> kv;
+  OddRing<C::kQStages> q;
+  Ring<C::kOStages> dout;
+  Ring<C::kScoreStages> ds, ds_before;  // next to write; next to multiply
+  Ring<kWorkSlots> slot;
+  Sum before = {};               // of the tile before
+  uint32_t* g_signal = nullptr;  // whose turn ends when the last addition is done
+  float r_dk[C::kDim / 2], r_dv[C::kDim / 2];
+
+  __device__ __forceinline__ void run() {
+    for (;;) {
+      ptx::mbarrier_wait(&shared.work_full[slot.at()], slot.phase());
+      const tile::KeyWork& w = shared.work[slot.at()];
+      if (w.batch < 0) break;
+#pragma unroll
+      for (int i = 0; i < C::kDim / 2; ++i) r_dk[i] = r_dv[i] = 0.0f;
+      if (w.tile_first < w.tile_last) sweep(w);
+      finish(w);
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(&shared.work_empty[slot.at()]);
+      slot.advance();
+    }
+    ptx::bulk_wait();
+  }
+
+ private:
+  // The empty barriers count the warps that read a buffer.
+  __device__ __forceinline__ void release(ptx::Mbarrier* empty) {
+    if (lane == 0) ptx::mbarrier_arrive(empty);
+  }
+
+  // Where the walk over query heads and their tiles stands.
+  struct Walk {
+    int tile, head, left;  // left: tiles after this one
+  };
+
+  __device__ __forceinline__ void forward(Walk& at, const tile::KeyWork& w) {
+    --at.left;
+    if (++at.tile == w.tile_last) {
+      at.tile = w.tile_first;
+      ++at.head;
+    }
+  }
+
+  __device__ __forceinline__ void sweep(const tile::KeyWork& w) {
+    const int heads = args.queries_per_key_head;
+    Walk at = {w.tile_first, w.head * heads, heads * (w.tile_last - w.tile_first) - 1};
+    uint32_t r_p[kScores / 2], r_ds[kScores / 2];
+    ptx::mbarrier_wait(&shared.k_full, kv.phase());
+    const bool edge = w.see_first > w.key || w.see_last < w.key + C::kTileN;
+    if (edge) clear_outside<typename C::KTile, C::kTileN>(shared.k, w.see_first - w.key, w.see_last - w.key);
+    {
+      float r_s[kScores], r_dp[kScores];
+      issue_s(w, at, r_s);
+      ptx::mbarrier_wait(&shared.v_full, kv.phase());
+      if (edge)
+        clear_outside<typename C::KTile, C::kTileN>(shared.v, w.see_first - w.key, w.see_last - w.key);
+      issue_dp(w, at, r_dp);
+      ptx::wgmma_wait<1>();
+      ptx::pin(r_s);
+      take_scores(w, at, r_s, r_dp, r_p, r_ds);
+    }
+    if (at.left == 0) {
+      last_step<true>(w, at, r_p, r_ds);
+    } else {
+      step<true>(w, at, r_p, r_ds);
+#pragma unroll 1
+      while (at.left > 0) step<false>(w, at, r_p, r_ds);
+      last_step<false>(w, at, r_p, r_ds);
+    }
+    kv.advance();
+  }
+
+  // From the weights of one tile to those of the next. kFirst: there is no tile before whose dQ is due.
+  template <bool kFirst>
+  __device__ __forceinline__ void step(const tile::KeyWork& w, Walk& at, uint32_t (&r_p)[kScores / 2],
+                                       uint32_t (&r_ds)[kScores / 2]) {
+    float r_dq[32], r_s[kScores], r_dp[kScores];
+    issue_dv(r_p);
+    if (!kFirst) issue_dq(r_dq);
+    issue_dk(r_ds);
+    ptx::wgmma_wait<1>();
+    release(&shared.dout_empty[dout.at()]);
+    dout.advance();
+    const Sum due = before;
+    before = sum_of(w, at);
+    const uint32_t stage = q.at();
+    q.advance();
+    forward(at, w);
+    issue_s(w, at, r_s);
+    if (!kFirst) {
+      ptx::pin(r_dq);
+      leave_ds();
+      add_queries(r_dq, due);
+    }
+    if (C::kTight) ptx::wgmma_wait<1>();
+    issue_dp(w, at, r_dp);
+    ptx::wgmma_wait<1>();
+    ptx::pin(r_s);
+    release(&shared.q_empty[stage]);
+    take_scores(w, at, r_s, r_dp, r_p, r_ds);
+  }
+
+  template <bool kFirst>
+  __device__ __forceinline__ void last_step(const tile::KeyWork& w, Walk& at,
+                                            const uint32_t (&r_p)[kScores / 2],
+                                            const uint32_t (&r_ds)[kScores / 2]) {
+    float r_dq[32];
+    issue_dv(r_p);
+    if (!kFirst) issue_dq(r_dq);
+    issue_dk(r_ds);
+    ptx::wgmma_wait<0>();
+    ptx::pin(r_dk);
+    ptx::pin(r_dv);
+    release(&shared.dout_empty[dout.at()]);
+    dout.advance();
+    release(&shared.q_empty[q.at()]);
+    q.advance();
+    if (!kFirst) {
+      ptx::pin(r_dq);
+      leave_ds();
+      add_queries(r_dq, before);
+    }
+    issue_dq(r_dq);
+    ptx::wgmma_wait<0>();
+    ptx::pin(r_dq);
+    release(&shared.k_empty);
+    leave_ds();
+    add_queries(r_dq, sum_of(w, at));
+    end_turn();
+  }
+
+  // S is done and dP under way: both become the operands of dV, dK and dQ.
+  __device__ __forceinline__ void take_scores(const tile::KeyWork& w, const Walk& at, float (&r_s)[kScores],
+                                              float (&r_dp)[kScores], uint32_t (&r_p)[kScores / 2],
+                                              uint32_t (&r_ds)[kScores / 2]) {
+    weigh(w, at, q.at(), r_s);
+    ptx::wgmma_wait<0>();
+    ptx::pin(r_dp);
+    if (at.left == 0) release(&shared.v_empty);
+    const float* s_delta = shared.delta[q.at()] + 2 * (lane % 4);
+#pragma unroll
+    for (int j = 0; j < kScores / 4; ++j) {
+      const float2 delta = *reinterpret_cast<const float2*>(s_delta + 8 * j);
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        r_dp[4 * j + i] = r_s[4 * j + i] * (r_dp[4 * j + i] - (i % 2 ? delta.y : delta.x));
+#pragma unroll
+      for (int i = 2 * j; i < 2 * j + 2; ++i) {
+        r_p[i] = ptx::pack<T>(r_s[2 * i], r_s[2 * i + 1]);
+        r_ds[i] = ptx::pack<T>(r_dp[2 * i], r_dp[2 * i + 1]);
+      }
+    }
+    hand_over(r_ds);
+  }
+
+  __device__ __forceinline__ void issue_dv(const uint32_t (&r_p)[kScores / 2]) {
+    tile::issue_values<T, C::kTileM, C::kDim>(r_dv, r_p,
+                                              ptx::uniform(C::QTile::mn_major(shared.dout[dout.at()])), true);
+  }
+
+  __device__ __forceinline__ void issue_dk(const uint32_t (&r_ds)[kScores / 2]) {
+    tile::issue_values<T, C::kTileM, C::kDim>(r_dk, r_ds, ptx::uniform(C::QTile::mn_major(shared.q[q.at()])),
+                                              true);
+  }
+
+  __device__ __forceinline__ void issue_dp(const tile::KeyWork& w, const Walk& at, float (&r_dp)[kScores]) {
+    ptx::mbarrier_wait(&shared.dout_full[dout.at()], dout.phase());
+    if (is_edge(w, at.tile))
+      clear_outside<typename C::QTile, C::kTileM>(shared.dout[dout.at()], w.row_first - at.tile * C::kTileM,
+                                                  w.row_last - at.tile * C::kTileM);
+    tile::issue_scores<T, C::kTileM, C::kDim, C::kTileN>(
+        r_dp, ptx::uniform(C::KTile::k_major(shared.v + group * 64 * 128)),
+        ptx::uniform(C::QTile::k_major(shared.dout[dout.at()])));
+  }
+
+  __device__ __forceinline__ void leave_ds() {
+    release(&shared.ds_empty[ds_before.at()]);
+    ds_before.advance();
+  }
+
+  __device__ __forceinline__ bool is_edge(const tile::KeyWork& w, int tile) const {
+    return w.row_first > tile * C::kTileM || w.row_last < (tile + 1) * C::kTileM;
+  }
+
+  __device__ __forceinline__ void issue_s(const tile::KeyWork& w, const Walk& at, float (&r_s)[kScores]) {
+    ptx::mbarrier_wait(&shared.q_full[q.at()], q.phase());
+    if (is_edge(w, at.tile))
+      clear_outside<typename C::QTile, C::kTileM>(shared.q[q.at()], w.row_first - at.tile * C::kTileM,
+                                                  w.row_last - at.tile * C::kTileM);
+    tile::issue_scores<T, C::kTileM, C::kDim, C::kTileN>(
+        r_s, ptx::uniform(C::KTile::k_major(shared.k + group * 64 * 128)),
+        ptx::uniform(C::QTile::k_major(shared.q[q.at()])));
+  }
+
+  // dQ of the tile before, from the dS of both warpgroups.
+  __device__ __forceinline__ void issue_dq(float (&r_dq)[32]) {
+    ptx::mbarrier_wait(&shared.ds_full[ds_before.at()], ds_before.phase());
+    const uint8_t* s_ds = shared.ds[ds_before.at()] + (C::kByRows ? group * C::ScoreTile::kPanelBytes : 0);
+    const uint8_t* s_k = shared.k + (C::kByRows ? 0 : group * C::KTile::kPanelBytes);
+    tile::issue_query_gradient<T, 64, C::kTileN, C::kTileM, C::kDim>(
+        r_dq, ptx::uniform(C::ScoreTile::mn_major(s_ds)), ptx::uniform(C::KTile::mn_major(s_k)));
+  }
+
+  // Scores become weights.
+  __device__ __forceinline__ void weigh(const tile::KeyWork& w, const Walk& at, uint32_t stage,
+                                        float (&r_s)[kScores]) {
+    const float* s_shift = shared.weight_shift[stage] + 2 * (lane % 4);
+#pragma unroll
+    for (int j = 0; j < kScores / 4; ++j) {
+      const float2 shift = *reinterpret_cast<const float2*>(s_shift + 8 * j);
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        r_s[4 * j + i] =
+            ptx::exp2_approx(__fmaf_rn(r_s[4 * j + i], args.scale_log2, i % 2 ? shift.y : shift.x));
+    }
+    if (!w.is_full(at.tile))
+      tile::hide_keys(r_s, w, at.tile * C::kTileM, w.key + 16 * warp + lane / 4, 2 * (lane % 4));
+  }
+
+  // dS to shared memory, [key, query].
+  __device__ __forceinline__ void hand_over(const uint32_t (&r_ds)[kScores / 2]) {
+    ptx::mbarrier_wait(&shared.ds_empty[ds.at()], ds.phase() ^ 1);
+    const uint32_t s_ds = ptx::shared_address(shared.ds[ds.at()]);
+    const int row = 16 * warp + lane % 16;
+#pragma unroll
+    for (int i = 0; i < kScores / 8; ++i)
+      ptx::store_matrices(s_ds + C::ScoreTile::chunk_offset(row, 2 * i + lane / 16), r_ds[4 * i],
+                          r_ds[4 * i + 1], r_ds[4 * i + 2], r_ds[4 * i + 3]);
+    ptx::fence_async_shared();
+    __syncwarp();
+    release(&shared.ds_full[ds.at()]);
+    ds.advance();
+  }
+
+  // Zeroes rows outside [first, last), which no product may meet: their weights are 0, but 0 * NaN is not.
+  // Every warpgroup does it for itself; the second one writes zeros over zeros.
+  template <typename Tile, int kRows>
+  __device__ __forceinline__ void clear_outside(uint8_t* s_tile, int first, int last) {
+    constexpr int kChunks = Tile::kPanels * 8;
+#pragma unroll 1
+    for (int i = ptx::thread_afresh() % 128; i < kRows * kChunks; i += 128) {
+      const int row = i / kChunks;
+      if (row < first || row >= last)
+        *reinterpret_cast<uint4*>(s_tile + Tile::chunk_offset(row, i % kChunks)) = uint4{};
+    }
+    ptx::fence_async_shared();
+    ptx::barrier_sync(kClearBarrier + group, 128);
+  }
+
+  __device__ __forceinline__ Sum sum_of(const tile::KeyWork& w, const Walk& at) const {
+    const int columns = group == 0 ? 64 : C::kLastColumns;
+    const int64_t row = at.head * args.scratch_rows.rows + w.scratch_row;
+    Sum sum = {};
+    sum.g_to = args.g_dq + row * C::kDim + static_cast<int64_t>(at.tile) * C::kTileFloats +
+               group * C::kGroupFloats + warp % 4 * 16 * columns;
+    if constexpr (C::kOrdered) {
+      sum.g_turns = args.g_turns + (row / C::kTileM + at.tile) * 4 * C::kConsumers + warp;
+      sum.turn = w.tiles_behind<C::kTileM, C::kTileN>(at.tile);
+    }
+    return sum;
+  }
+
+  // The addition before is in memory: lets the next key tile add to its rows.
+  __device__ __forceinline__ void end_turn() {
+    if (!C::kOrdered || lane != 0 || g_signal == nullptr) return;
+    ptx::bulk_wait();
+    __threadfence();
+    atomicAdd(g_signal, 1);
+    g_signal = nullptr;
+  }
+
+  // Adds a fragment to the sums in memory.
+  __device__ __forceinline__ void add_queries(const float (&r_dq)[32], const Sum& sum) {
+    if (args.g_dq == nullptr) return;
+    float* s_dq = shared.dq[warp];
+    if (C::kOrdered)
+      end_turn();
+    else if (lane == 0)
+      ptx::bulk_wait_read();
+    __syncwarp();
+    const bool last = C::kLastColumns < 64 && group != 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (last && i >= C::kLastColumns / 8) continue;
+      *reinterpret_cast<float4*>(s_dq + 128 * i + 4 * lane) =
+          make_float4(r_dq[4 * i], r_dq[4 * i + 1], r_dq[4 * i + 2], r_dq[4 * i + 3]);
+    }
+    ptx::fence_async_shared();
+    __syncwarp();
+    if (lane == 0) {
+      if (C::kOrdered) {
+        while (*static_cast<volatile uint32_t*>(sum.g_turns) != sum.turn) {
+        }
+        __threadfence();
+        g_signal = sum.g_turns;
+      }
+      ptx::bulk_add(sum.g_to, s_dq, 64 * (last ? C::kLastColumns : 64));
+      ptx::bulk_commit();
+    }
+  }
+
+  __device__ __forceinline__ void finish(const tile::KeyWork& w) {
+    write(w, r_dv, args.params.dv, args.wide_dv, static_cast<int>(args.params.head_dim_v), 1.0f);
+    write(w, r_dk, args.params.dk, args.wide_dk, static_cast<int>(args.params.head_dim), args.params.scale);
+  }
+
+  __device__ __forceinline__ void write(const tile::KeyWork& w, const float (&r)[C::kDim / 2],
+                                        const RowTensor& to, int32_t wide, int dim, float scale) {
+    if (to.data == nullptr) return;
+    const int first = w.key + 16 * warp + lane / 4;
+    const int64_t at = to.at(w.batch, w.kv_begin + first, w.head);
+    const int columns[2] = {first < w.rows_kv ? dim : 0, first + 8 < w.rows_kv ? dim : 0};
+    const float factor[2] = {scale, scale};
+    if (wide)
+      tile::store_wide(r, factor, static_cast<T*>(to.data) + at, 8 * to.row_stride, columns, lane);
+    else if (to.dtype != DType::f32)
+      tile::store_narrow(r, factor, static_cast<T*>(to.data) + at, 8 * to.row_stride, columns, lane);
+    else if (args.params.accumulate)
+      tile::store_sum(r, factor, static_cast<float*>(to.data) + at, 8 * to.row_stride, columns, lane);
+    else
+      tile::store_narrow(r, factor, static_cast<float*>(to.data) + at, 8 * to.row_stride, columns, lane);
+  }
+};
+
+}  // namespace tilewise::sm90
+#endif  // TILEWISE_CUDA_SM90_BACKWARD_CONSUMER_H_

@@ -1,0 +1,105 @@
+// One unit of backward work: a tile of keys of one key head, and the queries that see some of them. From
+// core/mask.h's definition of a sequence and its band, like Work (work.cuh).
+#ifndef TILEWISE_CUDA_TILE_KEY_WORK_H_
+#define TILEWISE_CUDA_TILE_KEY_WORK_H_
+
+#include "cuda/tile/work.cuh"
+
+namespace tilewise::tile {
+
+struct KeyWork {
+  int32_t batch, head;          // batch < 0: there is no more work; of keys
+  int32_t key;                  // first key of the tile, within the sequence
+  int32_t q_begin, kv_begin;    // first row of the sequence in packed tensors
+  int32_t scratch_row;          // of the sequence's first query, in scratch
+  int32_t len_q, rows_kv;       // queries that exist; rows of dk and dv to write
+  int32_t kv_first, kv_last;    // keys that exist
+  int32_t lo_shift, hi_shift;   // query i sees keys [max(kv_first, i + lo_shift), min(kv_last, i + hi_shift))
+  int32_t q_offset;             // for ALiBi: query i stands at i + q_offset,
+  float beyond;                 // or farther from every key by this, where q_offset was clamped
+  int32_t see_first, see_last;  // keys that some query of the sequence sees
+  int32_t row_first, row_last;  // queries that see some key of the tile
+  int32_t tile_first, tile_last;  // query tiles that hold them
+  int32_t full_first, full_last;  // among these: every query sees every key
+
+  // Queries that see a key.
+  __device__ __forceinline__ int first_row(int j) const { return j - hi_shift + 1; }
+  __device__ __forceinline__ int last_row(int j) const {
+    return j >= kv_first && j < kv_last ? min(len_q, j - lo_shift + 1) : -kFar;
+  }
+  // Key tiles behind this one that see queries of tile `tile`, which this one sees too.
+  template <int kTileM, int kTileN>
+  __device__ __forceinline__ int tiles_behind(int tile) const {
+    // Their first existing key is seen by the tile's last row, if by any.
+    const int last_key = min(kv_last - 1, min((tile + 1) * kTileM, len_q) - 2 + hi_shift);
+    return last_key / kTileN - key / kTileN;
+  }
+  __device__ __forceinline__ bool is_full(int tile) const { return tile >= full_first && tile < full_last; }
+};
+
+// `value` / `by`, at least 0.
+__device__ __forceinline__ int tiles_down(int value, int by) { return max(value, 0) / by; }
+__device__ __forceinline__ int tiles_up(int value, int by) { return (max(value, 0) + by - 1) / by; }
+
+// False where the sequence has no such keys.
+template <int kTileM, int kTileN>
+__device__ __forceinline__ bool make_key_work(KeyWork& w, const ForwardParams& p, int batch, int head,
+                                              int tile_key) {
+  const Sequence s = sequence_of(p, batch);
+  w.batch = batch;
+  w.head = head;
+  w.key = tile_key * kTileN;
+  w.rows_kv = static_cast<int32_t>(s.rows_kv);
+  if (w.key >= w.rows_kv) return false;
+  w.q_begin = static_cast<int32_t>(s.q_begin);
+  w.kv_begin = static_cast<int32_t>(s.kv_begin);
+  w.len_q = static_cast<int32_t>(s.len_q);
+  w.kv_first = static_cast<int32_t>(s.kv_first);
+  w.kv_last = static_cast<int32_t>(s.kv_last);
+  w.q_offset = static_cast<int32_t>(clamp_index(s.q_offset, -kFar, kFar));
+  w.beyond = static_cast<float>(s.q_offset > w.q_offset ? s.q_offset - w.q_offset : w.q_offset - s.q_offset);
+  w.lo_shift =
+      p.window_left < 0 ? -kFar : static_cast<int32_t>(clamp_index(s.q_offset - p.window_left, -kFar, kFar));
+  w.hi_shift = p.window_right < 0
+                   ? kFar
+                   : static_cast<int32_t>(clamp_index(s.q_offset + p.window_right + 1, -kFar, kFar));
+  w.see_first = max(w.kv_first, w.lo_shift);
+  w.see_last = min(w.kv_last, w.len_q - 1 + w.hi_shift);
+  // The first and the last existing key of the tile bound the queries.
+  const int first = max(w.key, w.kv_first), last = min(w.key + kTileN, w.kv_last) - 1;
+  w.row_first = max(0, w.first_row(first));
+  w.row_last = last < first ? 0 : w.last_row(last);
+  if (w.row_last <= w.row_first) {
+    w.row_first = w.row_last = w.tile_first = w.tile_last = w.full_first = w.full_last = 0;
+    return true;
+  }
+  w.tile_first = w.row_first / kTileM;
+  w.tile_last = tiles_up(w.row_last, kTileM);
+  const bool whole = first == w.key && last == w.key + kTileN - 1;
+  w.full_first = tiles_up(w.first_row(last), kTileM);
+  w.full_last = whole ? tiles_down(w.last_row(first), kTileM) : 0;
+  return true;
+}
+
+// Removes the weights that band and lengths hide from the transposed fragment: rows are keys `key` and + 8,
+// columns are queries from `row`.
+template <int kCount>
+__device__ __forceinline__ void hide_keys(float (&r_p)[kCount], const KeyWork& w, int row, int key,
+                                          int lane_column) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int first = w.first_row(key + 8 * r) - row - lane_column;
+    const int last = w.last_row(key + 8 * r) - row - lane_column;
+#pragma unroll
+    for (int i = 2 * r; i < kCount; i += 4) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int column = i / 4 * 8 + c;
+        if (column >= last || column < first) r_p[i + c] = 0.0f;
+      }
+    }
+  }
+}
+
+}  // namespace tilewise::tile
+#endif  // TILEWISE_CUDA_TILE_KEY_WORK_H_
