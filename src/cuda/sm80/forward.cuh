@@ -217,7 +217,7 @@ struct Forward {
         if constexpr (C::kGeneral)
           ends.end(p, w, r, softmax[f].shift(r), softmax[f].sum[r]);
         else
-          ends.end(p, w, r, softmax[f].shift[r] * kLn2, softmax[f].sum[r]);
+          ends.end(p, w, r, softmax[f].shift(r, args.scale_log2) * kLn2, softmax[f].sum[r]);
         if (C::kGeneral && p.dropout_threshold) ends.factor[r] *= dropout_scale_of(p.dropout_threshold);
       }
       tile::write_rows<T>(p, w, r_o[f], ends, args.wide_o, lane_now());

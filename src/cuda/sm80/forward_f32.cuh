@@ -164,7 +164,8 @@ struct ForwardF32 {
 
   // Scores to weights, times 2^14.
   __device__ __forceinline__ void weigh() {
-    const float from[2] = {softmax.shift[0] - kScaledExponent, softmax.shift[1] - kScaledExponent};
+    const float from[2] = {softmax.shift(0, scale_log2) - kScaledExponent,
+                           softmax.shift(1, scale_log2) - kScaledExponent};
 #pragma unroll
     for (int i = 0; i < kScores; ++i) {
       r_s[i] = ptx::exp2_approx(__fmaf_rn(r_s[i], scale_log2, -from[i / 2 % 2]));
@@ -234,7 +235,7 @@ struct ForwardF32 {
     ends.first = first;
 #pragma unroll
     for (int r = 0; r < 2; ++r)
-      ends.end(p, w, r, (softmax.shift[r] - kScaledExponent) * kLn2, softmax.sum[r]);
+      ends.end(p, w, r, (softmax.shift(r, scale_log2) - kScaledExponent) * kLn2, softmax.sum[r]);
     tile::write_rows<float>(p, w, r_o, ends, false, lane);
   }
 };

@@ -243,7 +243,7 @@ struct Consumer {
     for (int r = 0; r < 2; ++r) {
       const int row = w.row + row_of(thread) + 8 * r;
       sees[r] = softmax.sum[r] != 0.0f && row < w.len_q;
-      const float shift = softmax.shift[r];
+      const float shift = softmax.shift(r, args.scale_log2);
       const float top = p.sinks ? fmaxf(shift, sink) : shift;
       const float of_keys = p.sinks ? ptx::exp2_approx(shift - top) : 1.0f;
       const float sum = softmax.sum[r] * of_keys + (p.sinks ? ptx::exp2_approx(sink - top) : 0.0f);

@@ -52,10 +52,16 @@ struct SoftmaxOf {
   float limit[2] = {kMinusInfinity, kMinusInfinity};  // how far a maximum may rise before top follows
   // top in exponents of 2, and 0 where nothing was seen yet. Rounded by itself: a row whose maximum did not
   // rise is scaled by exactly 1, whatever its neighbours in the warp do.
-  float shift[2] = {0.0f, 0.0f};
+  float held[2] = {0.0f, 0.0f};
   float sum[2] = {0.0f, 0.0f};
   bool raised[2] = {true, true};  // top has risen since limit was set
   bool stale = true;              // some row of the warp has raised
+
+  // Held where the row may lag; else made again, which costs fewer registers.
+  __device__ __forceinline__ float shift(int r, float scale_log2) const {
+    if (kLags) return held[r];
+    return top[r] == kMinusInfinity ? 0.0f : __fmul_rn(top[r], scale_log2);
+  }
 
   // Sets how far the maxima of rows that rose in the last tile may lag from now on. While a product is
   // awaited: its latency is hidden then.
@@ -91,8 +97,9 @@ struct SoftmaxOf {
       if (rises[r]) top[r] = peak[r];
       if (kLags && rises[r]) limit[r] = peak[r];
       if (kLags) raised[r] = raised[r] || rises[r];
-      shift[r] = top[r] == kMinusInfinity ? 0.0f : __fmul_rn(top[r], scale_log2);
-      decay.factor[r] = ptx::exp2_approx(__fsub_rn(before, shift[r]));
+      const float now = top[r] == kMinusInfinity ? 0.0f : __fmul_rn(top[r], scale_log2);
+      if (kLags) held[r] = now;
+      decay.factor[r] = ptx::exp2_approx(__fsub_rn(before, now));
       sum[r] *= decay.factor[r];
     }
     return decay;
@@ -101,9 +108,10 @@ struct SoftmaxOf {
   // Scores [kFirst, kLast) of the fragment become weights.
   template <int kFirst, int kLast, int kCount>
   __device__ __forceinline__ void weigh(float (&r_s)[kCount], float scale_log2) {
+    const float from[2] = {shift(0, scale_log2), shift(1, scale_log2)};
 #pragma unroll
     for (int i = kFirst; i < kLast; ++i) {
-      r_s[i] = ptx::exp2_approx(__fmaf_rn(r_s[i], scale_log2, -shift[i / 2 % 2]));
+      r_s[i] = ptx::exp2_approx(__fmaf_rn(r_s[i], scale_log2, -from[i / 2 % 2]));
       sum[i / 2 % 2] += r_s[i];
     }
   }
