@@ -42,8 +42,8 @@ __device__ __noinline__ void exact_row(const ForwardParams& p, int batch, int he
       p.alibi_slopes ? p.alibi_slopes[batch * p.alibi_batch_stride + head * p.alibi_head_stride] : 0.0f;
   const T* g_q = static_cast<const T*>(p.q.data) + p.q.at(batch, w.q_begin + query, head);
   const auto score = [&](int key) {
-    return tile::exact_score(p, g_q, row_of(p.k, key), slope,
-                             fabsf(static_cast<float>(query + w.q_offset - key)) + w.beyond);
+    const float distance = fabsf(static_cast<float>(query + w.q_offset - key)) + w.beyond;
+    return (tile::exact_score(p, g_q, row_of(p.k, key)) - slope * distance) * kLog2E;
   };
   float top = kNegativeInfinity;
 #pragma unroll 1
