@@ -21,7 +21,8 @@ struct BackwardConfig {
   // S, dP, dS and the sums together would not fit the registers: dP waits for the end of dK.
   static constexpr bool kTight = kTileM == 128;
   static constexpr int kThreads = 128 * (kConsumers + 1);
-  static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
+  static constexpr int kProducerRegisters = kTileM == 128 ? 40 : 24;
+  static constexpr int kConsumerRegisters = kTileM == 128 ? 232 : 240;
   // A block of 384 threads is born with 168 each; taking more than these waits forever.
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= 168 * (kConsumers + 1));
 

@@ -33,7 +33,7 @@ struct BackwardConsumer {
   // Where this warp's piece of a tile of dQ goes and, ordered, how many others must have been there before.
   struct Sum {
     float* g_to;
-    uint32_t* g_turns;
+    uint32_t place;  // of g_turns
     uint32_t turn;
   };
 
@@ -47,8 +47,7 @@ struct BackwardConsumer {
   Ring<C::kOStages> dout;
   Ring<C::kScoreStages> ds, ds_before;  // next to write; next to multiply
   Ring<kWorkSlots> slot;
-  Sum before = {};               // of the tile before
-  uint32_t* g_signal = nullptr;  // whose turn ends when the last addition is done
+  uint32_t signal = ~0u;  // whose turn ends when the last addition is done
   float r_dk[C::kDim / 2], r_dv[C::kDim / 2];
 
   __device__ __forceinline__ void run() {
@@ -89,6 +88,7 @@ struct BackwardConsumer {
   __device__ __forceinline__ void sweep(const tile::KeyWork& w) {
     const int heads = args.queries_per_key_head;
     Walk at = {w.tile_first, w.head * heads, heads * (w.tile_last - w.tile_first) - 1};
+    Walk before = at;
     uint32_t r_p[kScores / 2], r_ds[kScores / 2];
     ptx::mbarrier_wait(&shared.k_full, kv.phase());
     const bool edge = w.see_first > w.key || w.see_last < w.key + C::kTileN;
@@ -105,20 +105,20 @@ struct BackwardConsumer {
       take_scores(w, at, r_s, r_dp, r_p, r_ds);
     }
     if (at.left == 0) {
-      last_step<true>(w, at, r_p, r_ds);
+      last_step<true>(w, at, before, r_p, r_ds);
     } else {
-      step<true>(w, at, r_p, r_ds);
+      step<true>(w, at, before, r_p, r_ds);
 #pragma unroll 1
-      while (at.left > 0) step<false>(w, at, r_p, r_ds);
-      last_step<false>(w, at, r_p, r_ds);
+      while (at.left > 0) step<false>(w, at, before, r_p, r_ds);
+      last_step<false>(w, at, before, r_p, r_ds);
     }
     kv.advance();
   }
 
   // From the weights of one tile to those of the next. kFirst: there is no tile before whose dQ is due.
   template <bool kFirst>
-  __device__ __forceinline__ void step(const tile::KeyWork& w, Walk& at, uint32_t (&r_p)[kScores / 2],
-                                       uint32_t (&r_ds)[kScores / 2]) {
+  __device__ __forceinline__ void step(const tile::KeyWork& w, Walk& at, Walk& before,
+                                       uint32_t (&r_p)[kScores / 2], uint32_t (&r_ds)[kScores / 2]) {
     float r_dq[32], r_s[kScores], r_dp[kScores];
     issue_dv(r_p);
     if (!kFirst) issue_dq(r_dq);
@@ -126,8 +126,8 @@ struct BackwardConsumer {
     ptx::wgmma_wait<1>();
     release(&shared.dout_empty[dout.at()]);
     dout.advance();
-    const Sum due = before;
-    before = sum_of(w, at);
+    const Walk due = before;
+    before = at;
     const uint32_t stage = q.at();
     q.advance();
     forward(at, w);
@@ -135,7 +135,7 @@ struct BackwardConsumer {
     if (!kFirst) {
       ptx::pin(r_dq);
       leave_ds();
-      add_queries(r_dq, due);
+      add_queries(r_dq, sum_of(w, due));
     }
     if (C::kTight) ptx::wgmma_wait<1>();
     issue_dp(w, at, r_dp);
@@ -146,7 +146,7 @@ struct BackwardConsumer {
   }
 
   template <bool kFirst>
-  __device__ __forceinline__ void last_step(const tile::KeyWork& w, Walk& at,
+  __device__ __forceinline__ void last_step(const tile::KeyWork& w, const Walk& at, const Walk& before,
                                             const uint32_t (&r_p)[kScores / 2],
                                             const uint32_t (&r_ds)[kScores / 2]) {
     float r_dq[32];
@@ -163,7 +163,7 @@ struct BackwardConsumer {
     if (!kFirst) {
       ptx::pin(r_dq);
       leave_ds();
-      add_queries(r_dq, before);
+      add_queries(r_dq, sum_of(w, before));
     }
     issue_dq(r_dq);
     ptx::wgmma_wait<0>();
@@ -299,7 +299,7 @@ struct BackwardConsumer {
     sum.g_to = args.g_dq + row * C::kDim + static_cast<int64_t>(at.tile) * C::kTileFloats +
                group * C::kGroupFloats + warp % 4 * 16 * columns;
     if constexpr (C::kOrdered) {
-      sum.g_turns = args.g_turns + (row / C::kTileM + at.tile) * 4 * C::kConsumers + warp;
+      sum.place = static_cast<uint32_t>((row / C::kTileM + at.tile) * 4 * C::kConsumers + warp);
       sum.turn = w.tiles_behind<C::kTileM, C::kTileN>(at.tile);
     }
     return sum;
@@ -307,11 +307,11 @@ struct BackwardConsumer {
 
   // The addition before is in memory: lets the next key tile add to its rows.
   __device__ __forceinline__ void end_turn() {
-    if (!C::kOrdered || lane != 0 || g_signal == nullptr) return;
+    if (!C::kOrdered || lane != 0 || signal == ~0u) return;
     ptx::bulk_wait();
     __threadfence();
-    atomicAdd(g_signal, 1);
-    g_signal = nullptr;
+    atomicAdd(args.g_turns + signal, 1);
+    signal = ~0u;
   }
 
   // Adds a fragment to the sums in memory.
@@ -334,10 +334,10 @@ struct BackwardConsumer {
     __syncwarp();
     if (lane == 0) {
       if (C::kOrdered) {
-        while (*static_cast<volatile uint32_t*>(sum.g_turns) != sum.turn) {
+        while (*static_cast<volatile uint32_t*>(args.g_turns + sum.place) != sum.turn) {
         }
         __threadfence();
-        g_signal = sum.g_turns;
+        signal = sum.place;
       }
       ptx::bulk_add(sum.g_to, s_dq, 64 * (last ? C::kLastColumns : 64));
       ptx::bulk_commit();
