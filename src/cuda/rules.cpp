@@ -170,7 +170,13 @@ Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& devi
   const double rounds = e.waves <= 1.0 ? 1.0 : even ? std::ceil(e.waves) : e.waves + 0.25;
   const double idle = e.waves > 0 ? std::max(1.0, rounds / e.waves) : 1.0;
   const double bandwidth = std::max(device.memory_gbps, 1.0) * 1e9;
-  e.seconds = kLaunchSeconds + std::max(2.0 * work * idle / rate, e.bytes / bandwidth);
+  double read = e.bytes;
+  // With one tile of queries a key is worth little work, and each query head reads it anew: heads of a group
+  // from the L2, at 1.1 times the memory's rate in all (docs/performance/decode.md).
+  if (padded && kernel.op == Op::forward && tiles_of(kernel, p) == 1)
+    read = std::max(read, visible / static_cast<double>(p.seqlen_q) * 2.0 *
+                              static_cast<double>(p.head_dim + p.head_dim_v) / 1.1);
+  e.seconds = kLaunchSeconds + std::max(2.0 * work * idle / rate, read / bandwidth);
   return e;
 }
 
