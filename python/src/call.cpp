@@ -7,7 +7,7 @@
 namespace tilewise_python {
 namespace {
 
-enum class Kind { plain, rows, scores, state };
+enum class Kind { plain, rows, scores, bits, state };
 
 struct Field {
   const char* name;
@@ -22,6 +22,7 @@ constexpr Field kFields[] = {{"q", &tilewise_tensors::q, Kind::rows},
                              {"lse", &tilewise_tensors::lse, Kind::plain},
                              {"bias", &tilewise_tensors::bias, Kind::scores},
                              {"mask", &tilewise_tensors::mask, Kind::scores},
+                             {"mask_bits", &tilewise_tensors::mask, Kind::bits},
                              {"q_lengths", &tilewise_tensors::q_lengths, Kind::plain},
                              {"kv_lengths", &tilewise_tensors::kv_lengths, Kind::plain},
                              {"kv_starts", &tilewise_tensors::kv_starts, Kind::plain},
@@ -57,6 +58,25 @@ tilewise_tensor as_four_dimensions(tilewise_tensor t) {
   return t;
 }
 
+// A mask of bytes, each of 8 elements, read as bool.
+tilewise_tensor as_bits(tilewise_tensor t) {
+  t = as_four_dimensions(t);
+  const int last = TILEWISE_MAX_RANK - 1;
+  t.dtype = TILEWISE_BIT;
+  for (int i = 0; i < last; ++i) t.stride[i] *= 8;
+  if (t.stride[last] != 1 && t.shape[last] > 1)  // bits of bytes that stand apart have no one stride
+    throw nb::value_error("mask has bits in bytes that stand apart; accepted: innermost stride 1");
+  t.stride[last] = 1;
+  t.shape[last] *= 8;
+  return t;
+}
+
+// Keys of a sequence of k, which is [batch, seqlen_kv, ...], or pages or slots of it; 0 = not known.
+int64_t keys_of(const tilewise_tensors& t) {
+  if (t.k.rank != TILEWISE_MAX_RANK) return 0;
+  return t.page_table.rank == 2 ? t.page_table.shape[1] * t.k.shape[1] : t.k.shape[1];
+}
+
 // Frameworks draw random numbers as int64; the state is their bits.
 tilewise_tensor as_unsigned(tilewise_tensor t) {
   if (t.dtype == TILEWISE_I64) t.dtype = TILEWISE_U64;
@@ -73,7 +93,8 @@ Call::Call(const nb::dict& arrays, const Setting& setting) {
     const Field* field = std::find_if(std::begin(kFields), std::end(kFields),
                                       [&](const Field& f) { return std::strcmp(f.name, name) == 0; });
     if (field == std::end(kFields)) throw nb::key_error(name);
-    const tilewise_tensor& read = arrays_[field - kFields].emplace(field->name, array, setting.cuda).tensor();
+    const tilewise_tensor& read =
+        arrays_[field - kFields].emplace(field->name, array, setting.stream_of_arrays()).tensor();
     tilewise_tensor& tensor = tensors_.*field->tensor;
     switch (field->kind) {
       case Kind::plain:
@@ -85,11 +106,19 @@ Call::Call(const nb::dict& arrays, const Setting& setting) {
       case Kind::scores:
         tensor = as_four_dimensions(read);
         break;
+      case Kind::bits:
+        tensor = as_bits(read);
+        break;
       case Kind::state:
         tensor = as_unsigned(read);
         break;
     }
   }
+  // The last byte of a row may hold bits past the last key.
+  int64_t& columns = tensors_.mask.shape[TILEWISE_MAX_RANK - 1];
+  const int64_t keys = keys_of(tensors_);
+  if (tensors_.mask.dtype == TILEWISE_BIT && columns - keys > 0 && columns - keys < 8 && keys > 0)
+    columns = keys;
 }
 
 tilewise_tensor as_bshd(tilewise_tensor tensor, const Setting& setting) {

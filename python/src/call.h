@@ -18,6 +18,7 @@ struct Setting {
   int32_t threads = 0;   // of the CPU; 0 = the library's default
 
   void* stream_pointer() const { return reinterpret_cast<void*>(stream); }
+  const uintptr_t* stream_of_arrays() const { return cuda ? &stream : nullptr; }
 };
 
 // Arrays by the names of tilewise_tensors; None is absent. An unknown name is an error of this package.
@@ -28,7 +29,7 @@ class Call {
   tilewise_tensors& tensors() { return tensors_; }
 
  private:
-  static constexpr int kMaxArrays = 29;
+  static constexpr int kMaxArrays = 30;
   std::optional<Array> arrays_[kMaxArrays];
   tilewise_tensors tensors_{};
 };

@@ -22,7 +22,7 @@ struct Exchange {
   void (*managed_from_object)();
   void (*managed_to_object)();
   int (*borrow)(void* object, Borrowed* tensor);  // may be null
-  void (*current_work_stream)();
+  int (*current_work_stream)(int32_t device_type, int32_t device_index, void** stream);
 };
 constexpr uint32_t kMajorVersion = 1;
 
@@ -44,7 +44,7 @@ const Exchange* exchange_of(nanobind::handle type) {
 
 }  // namespace
 
-bool read_by_exchange(nanobind::handle object, tilewise_tensor* tensor) {
+bool read_by_exchange(nanobind::handle object, const uintptr_t* stream, tilewise_tensor* tensor) {
   const Exchange* exchange = exchange_of(object.type());
   if (!exchange || !exchange->borrow) return false;
   Borrowed borrowed{};
@@ -52,7 +52,12 @@ bool read_by_exchange(nanobind::handle object, tilewise_tensor* tensor) {
     PyErr_Clear();
     return false;
   }
-  return tilewise_tensor_from_dlpack(&borrowed, tensor, nullptr) == TILEWISE_OK;
+  if (tilewise_tensor_from_dlpack(&borrowed, tensor, nullptr) != TILEWISE_OK) return false;
+  if (!stream || tensor->device_kind != TILEWISE_CUDA) return true;
+  void* theirs = nullptr;
+  return exchange->current_work_stream &&
+         exchange->current_work_stream(borrowed.device_type, borrowed.device_index, &theirs) == 0 &&
+         reinterpret_cast<uintptr_t>(theirs) == *stream;
 }
 
 }  // namespace tilewise_python

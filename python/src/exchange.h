@@ -4,6 +4,8 @@
 #ifndef TILEWISE_PYTHON_EXCHANGE_H_
 #define TILEWISE_PYTHON_EXCHANGE_H_
 
+#include <cstdint>
+
 #include <nanobind/nanobind.h>
 
 #include "tilewise/c.h"
@@ -11,8 +13,9 @@
 namespace tilewise_python {
 
 // A view of `object`, which must outlive it, where its type has the exchange; false where it has none or
-// refuses.
-bool read_by_exchange(nanobind::handle object, tilewise_tensor* tensor);
+// refuses, and for an array of a device whose current stream there is another than the call's: the exchange
+// orders nothing. `stream` is null where the call is the CPU's.
+bool read_by_exchange(nanobind::handle object, const uintptr_t* stream, tilewise_tensor* tensor);
 
 }  // namespace tilewise_python
 #endif  // TILEWISE_PYTHON_EXCHANGE_H_

@@ -24,8 +24,8 @@ void attention(const tilewise_problem& options, const nb::dict& arrays, const Se
 }
 
 void merge(nb::handle o, nb::handle lse, nb::handle o_part, nb::handle lse_part, const Setting& setting) {
-  const Array a("o", o, setting.cuda), b("lse", lse, setting.cuda), c("o_part", o_part, setting.cuda),
-      d("lse_part", lse_part, setting.cuda);
+  const Array a("o", o, setting.stream_of_arrays()), b("lse", lse, setting.stream_of_arrays()),
+      c("o_part", o_part, setting.stream_of_arrays()), d("lse_part", lse_part, setting.stream_of_arrays());
   const tilewise_tensor rows = as_bshd(a.tensor(), setting), part = as_bshd(c.tensor(), setting);
   launch(setting, [&](tilewise_context* context, tilewise_error* error) {
     return tilewise_merge(context, &rows, &b.tensor(), &part, &d.tensor(), setting.stream_pointer(), error);
@@ -36,7 +36,7 @@ void attention_weights(const tilewise_problem& options, const nb::dict& arrays, 
                        nb::handle weights, const Setting& setting, int64_t q_offset) {
   Call call(arrays, setting);
   call.tensors().q_offset_value = q_offset;
-  const Array r("rows", rows, false), w("weights", weights, false);
+  const Array r("rows", rows, nullptr), w("weights", weights, nullptr);
   launch(setting, [&](tilewise_context* context, tilewise_error* error) {
     return tilewise_attention_weights(context, &options, &call.tensors(), &r.tensor(), &w.tensor(), error);
   });

@@ -3,6 +3,7 @@
 
 import sys
 import unittest
+from collections import Counter
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
@@ -23,8 +24,12 @@ def main(patterns):
     loader = unittest.TestLoader()
     loader.testNamePatterns = [f"*{pattern}*" for pattern in patterns] or None
     result = unittest.TextTestRunner(resultclass=Counting).run(loader.discover(str(FOLDER)))
-    for test, why in result.skipped:
-        print(f"skipped {test}: {why}")
+    from devices import NOTES
+
+    for reason, count in NOTES.items():
+        print(f"refused {count} times: {reason}")
+    for reason, count in Counter(reason for _, reason in result.skipped).items():
+        print(f"skipped {count}: {reason}")
     failed = len({test.id().split(" ")[0] for test, _ in result.failures + result.errors})
     print(f"{result.passed} passed, {failed} failed, {len(result.skipped)} skipped")
     return 1 if failed or not result.passed else 0

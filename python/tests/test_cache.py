@@ -7,6 +7,7 @@ import unittest
 
 import numpy as np
 from arrays import BFLOAT16, DTYPES, Source, integers
+from devices import OnDevice, floats, on_every_device
 
 import tilewise
 
@@ -55,21 +56,34 @@ def rotated(x, cos, sin, interleaved):
     return np.concatenate([turned, x[..., 2 * half:]], -1)
 
 
-class Reading(unittest.TestCase):
+@on_every_device
+class Reading(OnDevice):
     def setUp(self):
         self.source = Source(1)
 
+    def attend(self, *arrays, **options):
+        """o and lse by NumPy, of the device."""
+        options = {name: self.put(x) for name, x in options.items()}
+        return self.attempt(tilewise.attention, *map(self.put, arrays), return_lse=True, **options)
+
     def same(self, q, paged, **options):
-        """The bits of a cache of one page a sequence, and the numbers of k and v that are no cache."""
+        """The numbers of k and v that are no cache; on the CPU, whose kernel is one, the bits of one page a sequence."""
         k, v = paged.in_a_row(paged.k), paged.in_a_row(paged.v)
-        got = tilewise.attention(q, paged.k, paged.v, page_table=paged.table, return_lse=True, **options)
-        large = tilewise.attention(q, k, v, page_table=integers([0], [1], [2]), return_lse=True, **options)
+        got = self.attend(q, paged.k, paged.v, page_table=paged.table, **options)
+        large = self.attend(q, k, v, page_table=integers([0], [1], [2]), **options)
         plain = tilewise.attention(q, k, v, return_lse=True, **options)
         unit = {"float32": 3e-6, "float16": 2e-3, "bfloat16": 2e-2}[q.dtype.name]
         for a, b, c in zip(got, large, plain):
-            np.testing.assert_array_equal(a, b)
-            np.testing.assert_allclose(a.astype(np.float32), c.astype(np.float32), rtol=unit, atol=unit)
+            if self.device == "cpu":
+                np.testing.assert_array_equal(a, b)
+            for x in (a, b):
+                np.testing.assert_allclose(floats(x), floats(c), rtol=unit, atol=unit)
         return got
+
+    def verified(self, q, k, v, **options):
+        options = {name: self.put(x) for name, x in options.items()}
+        result = self.attempt(tilewise.verify, *map(self.put, (q, k, v)), **options)
+        self.assertTrue(result.passed, result)
 
     def test_pages_are_the_same_keys_in_a_row(self):
         for dtype in DTYPES:
@@ -92,9 +106,9 @@ class Reading(unittest.TestCase):
             with self.subTest(name):
                 self.same(q, paged, kv_lengths=integers(39, 5, 20), **{name: array})
         o = self.same(q, paged, kv_lengths=integers(39, 5, 20), causal=True, **options)[0]
-        packed = tilewise.attention(q.reshape(15, 4, 16), paged.k, paged.v, page_table=paged.table, causal=True,
-                                    kv_lengths=integers(39, 5, 20), cu_seqlens_q=integers(0, 5, 10, 15), seqlen_q=5, **options)
-        np.testing.assert_allclose(packed.reshape(o.shape), o, rtol=3e-6, atol=3e-6)
+        packed, _ = self.attend(q.reshape(15, 4, 16), paged.k, paged.v, page_table=paged.table, causal=True,
+                                kv_lengths=integers(39, 5, 20), cu_seqlens_q=integers(0, 5, 10, 15), seqlen_q=5, **options)
+        np.testing.assert_allclose(floats(packed).reshape(o.shape), floats(o), rtol=3e-6, atol=3e-6)
 
     def test_pages_that_nothing_is_read_from(self):
         paged = Paged(self.source, 3, 13)
@@ -102,25 +116,30 @@ class Reading(unittest.TestCase):
         want = self.same(q, paged, kv_lengths=lengths)[0]
         for b, used in enumerate((2, 3, 4)):
             paged.table[b, used:] = -1
-        got = tilewise.attention(q, paged.k, paged.v, page_table=paged.table, kv_lengths=lengths)
-        np.testing.assert_array_equal(got, want)
-        self.assertTrue(tilewise.verify(q, paged.k, paged.v, page_table=paged.table, kv_lengths=lengths).passed)
+        got, _ = self.attend(q, paged.k, paged.v, page_table=paged.table, kv_lengths=lengths)
+        np.testing.assert_array_equal(floats(got), floats(want))
+        self.verified(q, paged.k, paged.v, page_table=paged.table, kv_lengths=lengths)
 
     def test_heads_before_rows(self):
         paged = Paged(self.source, 3, 13)
         q = self.source.normal(3, 2, 4, 16)
-        want = tilewise.attention(q, paged.k, paged.v, page_table=paged.table, causal=True)
+        want, _ = self.attend(q, paged.k, paged.v, page_table=paged.table, causal=True)
         turn = [np.ascontiguousarray(x.swapaxes(1, 2)) for x in (q, paged.k, paged.v)]
-        got = tilewise.attention(*turn, page_table=paged.table, causal=True, layout="bhsd")
-        np.testing.assert_array_equal(got.swapaxes(1, 2), want)
+        got, _ = self.attend(*turn, page_table=paged.table, causal=True, layout="bhsd")
+        np.testing.assert_array_equal(floats(got.swapaxes(1, 2)), floats(want))
 
     def test_slots(self):
         q, k, v = self.source.normal(3, 2, 4, 16), self.source.normal(5, 20, 2, 16), self.source.normal(5, 20, 2, 24)
         slots, lengths = integers(4, 0, 4), integers(20, 7, 12)
-        got = tilewise.attention(q, k, v, cache_batch_idx=slots, kv_lengths=lengths, causal=True)
+        got, _ = self.attend(q, k, v, cache_batch_idx=slots, kv_lengths=lengths, causal=True)
         want = tilewise.attention(q, k[slots], v[slots], kv_lengths=lengths, causal=True)
-        np.testing.assert_allclose(got, want, rtol=3e-6, atol=3e-6)
-        self.assertTrue(tilewise.verify(q, k, v, cache_batch_idx=slots, kv_lengths=lengths).passed)
+        np.testing.assert_allclose(floats(got), want, rtol=3e-6, atol=3e-6)
+        self.verified(q, k, v, cache_batch_idx=slots, kv_lengths=lengths)
+
+
+class OneKernel(unittest.TestCase):
+    def setUp(self):
+        self.source = Source(1)
 
     def test_the_same_bits_of_the_same_kernel(self):
         paged = Paged(self.source, 3, 32)

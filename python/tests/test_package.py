@@ -51,6 +51,11 @@ class Import(unittest.TestCase):
         self.assertLessEqual({"py.typed", "_core.pyi"}, files)
 
 
+    def test_licences_of_what_is_compiled_in(self):
+        names = {file.name for file in importlib.metadata.files("tilewise") if "licenses" in file.parts}
+        self.assertLessEqual({"LICENSE", "nanobind.txt", "robin_map.txt"}, names)
+
+
 class Documentation(unittest.TestCase):
     def test_examples_run(self):
         for name in MODULES:

@@ -51,7 +51,7 @@ class Refusals(unittest.TestCase):
         self.refuses(TypeError, "k is list", "accepted: an array", k=[1, 2])
         self.refuses(TypeError, "v is NoneType None", v=NOTHING)
         self.refuses(ValueError, "kv_lengths is i64", "int64 [2] on cpu", kv_lengths=np.array([1, 2]))
-        self.refuses(TypeError, "mask cannot be read", "uint8 [5, 7]", mask=np.ones((5, 7), np.uint8))
+        self.refuses(ValueError, "mask_shape is [1, 1, 5, 56]", "uint8 [5, 7]", mask=np.ones((5, 7), np.uint8))  # bits
         self.refuses(ValueError, "dtype_mask is f32", "bias", mask=np.ones((5, 7), np.float32))
         self.refuses(ValueError, "alibi_slopes is f16", alibi_slopes=np.ones(4, np.float16))
         self.refuses(TypeError, "q cannot be read", ">f4", q=self.q.astype(">f4"))

@@ -5,6 +5,7 @@ import warnings
 from importlib.util import find_spec
 
 from arrays import Source
+from devices import WithTorch, here, note, on_every_device
 
 if not find_spec("torch"):
     raise unittest.SkipTest("PyTorch is not installed: tilewise.torch is not tested")
@@ -19,7 +20,7 @@ from tilewise.torch import scaled_dot_product_attention as ours
 
 
 def tensors(source, *shapes, dtype=torch.float32, grad=True):
-    return [torch.from_numpy(source.normal(*shape)).to(dtype).requires_grad_(grad) for shape in shapes]
+    return [here(source.normal(*shape)).to(dtype).requires_grad_(grad) for shape in shapes]
 
 
 def qkv(source, dtype=torch.float32, grad=True):
@@ -46,12 +47,17 @@ def by_formula(q, k, v, bias=None, sinks=None, causal=False, softcap=0.0):
     return (p @ v).transpose(1, 2), lse
 
 
-class Gradients(unittest.TestCase):
+@on_every_device
+class Gradients(WithTorch):
+    def setUp(self):
+        super().setUp()
+        self.needs_backward()
+
     def compare(self, inputs, options, ours=attention):
         source = Source(9)
         o, lse = ours(*inputs, return_lse=True, **options)
         want_o, want_lse = by_formula(*inputs, **options)
-        dout, dlse = torch.from_numpy(source.normal(*o.shape)), torch.from_numpy(source.normal(*lse.shape))
+        dout, dlse = here(source.normal(*o.shape)), here(source.normal(*lse.shape))
         leaves = [x for x in (*inputs, *options.values()) if isinstance(x, torch.Tensor)]
         got = torch.autograd.grad((o * dout).sum() + (lse * dlse).sum(), leaves)
         want = torch.autograd.grad((want_o * dout).sum() + (want_lse * dlse).sum(), leaves)
@@ -107,8 +113,8 @@ class Gradients(unittest.TestCase):
         source = Source(6)
         q, k, v = tensors(source, (10, 2, 8), (13, 2, 8), (13, 2, 8))
         cu_q, cu_kv = torch.tensor([0, 4, 10], dtype=torch.int32), torch.tensor([0, 6, 13], dtype=torch.int32)
-        o = attention(q, k, v, causal=True, cu_seqlens_q=cu_q, cu_seqlens_kv=cu_kv)
-        dout = torch.from_numpy(source.normal(10, 2, 8))
+        o = attention(q, k, v, causal=True, cu_seqlens_q=cu_q, cu_seqlens_kv=cu_kv, seqlen_q=6, seqlen_kv=7)
+        dout = here(source.normal(10, 2, 8))
         got = torch.autograd.grad(o, (q, k, v), dout)
         parts = [by_formula(q[None, a:b], k[None, c:d], v[None, c:d], causal=True)[0][0]
                  for a, b, c, d in ((0, 4, 0, 6), (4, 10, 6, 13))]
@@ -117,8 +123,10 @@ class Gradients(unittest.TestCase):
             torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4)
 
 
-class Tracing(unittest.TestCase):
+@on_every_device
+class Tracing(WithTorch):
     def test_compile_in_one_graph(self):
+        self.needs_backward()
         q, k, v = qkv(Source(1))
         bias, sinks = tensors(Source(2), (4, 9, 12), (4,))
         lengths = torch.tensor([12, 7])
@@ -134,6 +142,12 @@ class Tracing(unittest.TestCase):
         for a, b in zip(got, want):
             torch.testing.assert_close(a, b)
 
+    def test_compile_in_one_graph_without_gradients(self):
+        q, k, v = qkv(Source(1), grad=False)
+        step = lambda q: attention(q * 2, k, v, causal=True, softcap=3.0).square()  # noqa: E731
+        compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(q), step(q))
+
     def test_compile_with_changing_lengths_and_dropout(self):
         compiled = torch.compile(lambda q, k, v: attention(q, k, v, dropout_p=0.5), fullgraph=True,
                                  backend="aot_eager", dynamic=True)
@@ -142,6 +156,7 @@ class Tracing(unittest.TestCase):
             self.assertEqual(compiled(q, q, q).shape, q.shape)
 
     def test_the_operators_keep_their_contract(self):
+        self.needs_backward()
         q, k, v = qkv(Source(3))
         rest = [None] * 16 + [False, 0, True, 0, -1, -1, None, 0.0, 0.0, 0, 0, False, False]
         with warnings.catch_warnings():
@@ -154,18 +169,21 @@ class Tracing(unittest.TestCase):
             torch.vmap(attention)(q, q, q)
 
     def test_gradients_of_gradients_are_refused(self):
+        self.needs_backward()
         q, k, v = qkv(Source(4))
         (dq,) = torch.autograd.grad(attention(q, k, v).square().sum(), q, create_graph=True)
         with self.assertRaises(RuntimeError):
             dq.sum().backward()
 
 
-class Modes(unittest.TestCase):
+@on_every_device
+class Modes(WithTorch):
     def test_autocast(self):
         q, k, v = qkv(Source(1))
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(self.device, torch.bfloat16):
             o = attention(q, k, v.bfloat16(), bias=torch.zeros(9, 12))
         self.assertEqual(o.dtype, torch.bfloat16)
+        self.needs_backward()
         o.float().sum().backward()
         self.assertEqual(q.grad.dtype, torch.float32)
 
@@ -180,33 +198,40 @@ class Modes(unittest.TestCase):
         torch.manual_seed(7)
         torch.testing.assert_close(first, draw(), rtol=0, atol=0)
         self.assertFalse(torch.equal(first, second))
-        own = torch.Generator().manual_seed(3)
-        a = draw(generator=own)
-        torch.testing.assert_close(a, draw(generator=torch.Generator().manual_seed(3)), rtol=0, atol=0)
+        own, same = (torch.Generator(self.device).manual_seed(3) for _ in range(2))
+        torch.testing.assert_close(draw(generator=own), draw(generator=same), rtol=0, atol=0)
 
     def test_dropout_backward_uses_forwards_mask(self):
+        self.needs_backward()
         q, k, v = qkv(Source(3))
         state = torch.tensor([5, 6])
         o = attention(q, k, v, dropout_p=0.3, dropout_state=state)
-        dout = torch.from_numpy(Source(4).normal(*o.shape))
+        dout = here(Source(4).normal(*o.shape))
         got = torch.autograd.grad(o, (q, k, v), dout)
-        q, k, v, dout = (x.detach().numpy() for x in (q, k, v, dout))
+        q, k, v = (x.detach() for x in (q, k, v))
         options = {"dropout_p": 0.3, "dropout_seed": 5, "dropout_offset": 6}
         want = tilewise.attention_backward(dout, q, k, v, *tilewise.attention(q, k, v, return_lse=True, **options), **options)
         for a, b in zip(got, want[:3]):
-            np.testing.assert_array_equal(a.numpy(), b)
+            torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
 
     def test_deterministic_algorithms(self):
         torch.use_deterministic_algorithms(True)
+        self.addCleanup(torch.use_deterministic_algorithms, False)
+        q, k, v = qkv(Source(5))
+        with torch.no_grad():
+            self.assertTrue(torch.equal(attention(q, k, v), attention(q, k, v)))
+        self.needs_backward()
         try:
-            q, k, v = qkv(Source(5))
-            attention(q, k, v).sum().backward()
-        finally:
-            torch.use_deterministic_algorithms(False)
+            first, second = (torch.autograd.grad(attention(q, k, v).square().sum(), (q, k, v)) for _ in range(2))
+        except NotImplementedError as error:  # no deterministic row on this device: refused, not ignored
+            self.assertIn("deterministic", str(error))
+            note(error)
+            return
+        self.assertTrue(all(torch.equal(a, b) for a, b in zip(first, second)))
 
     def test_refusals(self):
         q, k, v = qkv(Source(6), grad=False)
-        with self.assertRaisesRegex(ValueError, r"k.*torch.Tensor float32 \[2, 12, 3, 8\] on cpu"):
+        with self.assertRaisesRegex(ValueError, r"k.*torch.Tensor float32 \[2, 12, 3, 8\] on " + self.device):
             attention(q, torch.zeros(2, 12, 3, 8), v)
         with self.assertRaisesRegex(ValueError, "layout is 'sbhd'"):
             attention(q, k, v, layout="sbhd")
@@ -214,11 +239,13 @@ class Modes(unittest.TestCase):
             attention(q.double(), k.double(), v.double())
 
 
-class Sdpa(unittest.TestCase):
+@on_every_device
+class Sdpa(WithTorch):
     def same(self, *inputs, **options):
-        mask = options.get("attn_mask")
-        torch.testing.assert_close(ours(*inputs, **options), theirs(*inputs, **options), atol=3e-6, rtol=1e-5)
-        return mask
+        """PyTorch's own in fp64, which is its three-step formula on every device."""
+        exact = {name: x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for name, x in options.items()}
+        want = theirs(*(x.double() for x in inputs), **exact)
+        torch.testing.assert_close(ours(*inputs, **options).double(), want, atol=3e-6, rtol=1e-5)
 
     def test_shapes_and_masks(self):
         source = Source(1)
@@ -226,18 +253,18 @@ class Sdpa(unittest.TestCase):
         self.same(q, k, v)
         self.same(q, k, v, is_causal=True)
         self.same(q, k, v, scale=0.5)
-        allowed = torch.from_numpy(source.rng.random((2, 1, 5, 7)) < 0.7) | torch.eye(5, 7, dtype=torch.bool)
+        allowed = here(source.rng.random((2, 1, 5, 7)) < 0.7) | torch.eye(5, 7, dtype=torch.bool)
         self.same(q, k, v, attn_mask=allowed)
         self.same(q, k, v, attn_mask=allowed[0, 0])
-        self.same(q, k, v, attn_mask=torch.from_numpy(source.normal(4, 5, 7)))
+        self.same(q, k, v, attn_mask=here(source.normal(4, 5, 7)))
         self.same(q, k[:, :1].expand(-1, 4, -1, -1), v)
 
     def test_other_ranks(self):
         source = Source(2)
-        self.same(*tensors(source, (3, 5, 8), (3, 7, 8), (3, 7, 8)), attn_mask=torch.from_numpy(source.normal(3, 5, 7)))
+        self.same(*tensors(source, (3, 5, 8), (3, 7, 8), (3, 7, 8)), attn_mask=here(source.normal(3, 5, 7)))
         self.same(*tensors(source, (5, 8), (7, 8), (7, 8)))
         self.same(*tensors(source, (2, 3, 4, 5, 8), (2, 3, 4, 7, 8), (2, 3, 4, 7, 8)),
-                  attn_mask=torch.from_numpy(source.normal(2, 1, 1, 5, 7)))
+                  attn_mask=here(source.normal(2, 1, 1, 5, 7)))
 
     def test_grouped_heads(self):
         q, k, v = tensors(Source(3), (2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 8))
@@ -249,17 +276,50 @@ class Sdpa(unittest.TestCase):
         from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
         q, k, v = tensors(Source(4), (2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 8), grad=False)
-        for bias in (causal_upper_left(5, 7), causal_lower_right(5, 7)):
-            torch.testing.assert_close(ours(q, k, v, attn_mask=bias), theirs(q, k, v, attn_mask=bias), atol=3e-6, rtol=1e-5)
+        for bias, last in ((causal_upper_left(5, 7), 0), (causal_lower_right(5, 7), 2)):
+            mask = torch.ones(5, 7, dtype=torch.bool).tril(last)
+            torch.testing.assert_close(ours(q, k, v, attn_mask=bias), ours(q, k, v, attn_mask=mask), atol=3e-6, rtol=1e-5)
+            self.same(q, k, v, attn_mask=mask)
 
     def test_gradients(self):
+        self.needs_backward()
         source = Source(5)
         inputs = tensors(source, (2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 8), (1, 4, 5, 7))
-        dout = torch.from_numpy(source.normal(2, 4, 5, 8))
+        dout = here(source.normal(2, 4, 5, 8))
         got = torch.autograd.grad(ours(*inputs[:3], attn_mask=inputs[3]), inputs, dout)
-        want = torch.autograd.grad(theirs(*inputs[:3], attn_mask=inputs[3]), inputs, dout)
+        exact = [x.detach().double().requires_grad_() for x in inputs]
+        want = torch.autograd.grad(theirs(*exact[:3], attn_mask=exact[3]), exact, dout.double())
         for a, b in zip(got, want):
-            torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(a.double(), b, atol=1e-5, rtol=1e-4)
+
+    def test_a_mask_in_bits(self):
+        source = Source(8)
+        q, k, v = qkv(source, grad=False)
+        allowed = source.rng.random((2, 1, 9, 12)) < 0.7
+        bits = here(np.packbits(allowed, axis=-1, bitorder="little"))
+        for call in (attention, tilewise.attention):
+            torch.testing.assert_close(call(q, k, v, mask=bits), attention(q, k, v, mask=here(allowed)), atol=1e-6, rtol=1e-6)
+        with self.assertRaisesRegex(ValueError, "mask"):
+            attention(q, k, v, mask=bits.expand(2, 1, 9, 2).transpose(2, 3))
+
+    def test_the_provider_of_pytorchs_registry(self):
+        """Its two functions, as PyTorch would call them: on a GPU it does, see test_gpu.py."""
+        from tilewise import _torch_sdpa as provider
+
+        if hasattr(torch.nn.attention, "list_flash_attention_impls"):
+            self.assertIn("tilewise", torch.nn.attention.list_flash_attention_impls())
+        inputs = tensors(Source(9), (2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 8), grad=False)
+        exact = [x.double().requires_grad_() for x in inputs]
+        for causal in (False, True):
+            want = theirs(*exact, is_causal=causal, enable_gqa=True)
+            o, lse, _, _, rows, keys, state, offset, _ = provider.sdpa_forward(*inputs, is_causal=causal)
+            torch.testing.assert_close(o.double(), want, atol=3e-6, rtol=1e-5)
+            self.assertEqual((lse.shape, rows, keys), ((2, 4, 5), 5, 7))
+            self.needs_backward()
+            dout = here(Source(10).normal(2, 4, 5, 8))
+            got = provider.sdpa_backward(dout, *inputs, o, lse, None, None, rows, keys, 0.0, causal, state, offset)
+            for a, b in zip(got, torch.autograd.grad(want, exact, dout.double())):
+                torch.testing.assert_close(a.double(), b, atol=1e-5, rtol=1e-4)
 
     def test_rows_that_see_nothing_are_zero(self):
         q, k, v = tensors(Source(6), (1, 1, 2, 8), (1, 1, 3, 8), (1, 1, 3, 8), grad=False)

@@ -130,9 +130,17 @@ def complete(q, k, v, layout="bshd", causal=False, window_size=None, softmax_sca
         if array is not None:
             arrays[name] = read(name, array)
     cuda = framework.is_cuda(q)
-    setting = (layout == "bhsd", cuda, framework.stream(q) if cuda else 0, framework.threads())
+    setting = (layout == "bhsd", True, framework.stream(q), 0) if cuda else (layout == "bhsd", False, 0, framework.threads())
     return Arguments(problem, arrays, framework, Setting._make(setting),
                      (offset, seed(dropout_seed), seed(dropout_offset)))
+
+
+def with_bits(arrays: dict) -> dict:
+    """A mask of bytes of 8 elements each goes by another name: neither DLPack nor a buffer has a type of bits."""
+    mask = arrays.get("mask")
+    if mask is None or str(mask.dtype).removeprefix("torch.") != "uint8":
+        return arrays
+    return {**arrays, "mask": None, "mask_bits": framework_of("mask", mask).as_bool(mask)}
 
 
 def read(name: str, array: Any) -> Any:
@@ -191,7 +199,8 @@ def refused(error: Exception, arrays: dict, names: dict | None = None) -> Except
     """The same refusal, with what the array that it names is; `names` are this call's own for the library's."""
     text = str(error)
     word = text.split(" ", 1)[0].split("[", 1)[0]
-    named = [word] if word in arrays else ["q", "k", "v"]
+    of = word.removesuffix("_shape").removeprefix("dtype_")
+    named = [of] if of in arrays else ["q", "k", "v"]
     given = ", ".join(f"{(names or {}).get(name, name)}: {describe(arrays[name])}" for name in named if name in arrays)
     for ours, theirs in (names or {}).items():
         if word == ours:

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from . import _core
-from ._arguments import Setting, complete, output_shapes, refused
+from ._arguments import Setting, complete, output_shapes, refused, with_bits
 from ._frameworks import describe, framework_of
 
 
@@ -27,7 +27,7 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", causal: bool | st
     softmax_scale  None = 1/sqrt(D); 0 and negative are legal
     softcap        cap * tanh(score / cap); 0 = none
     bias           float, added to the scores; broadcasts to [B, Hq, Sq, Skv] from the right; -inf hides
-    mask           bool, likewise; True = may attend
+    mask           bool, likewise; True = may attend. uint8: its bits, np.packbits(mask, axis=-1, bitorder="little")
     q_lengths, kv_lengths, kv_starts  int32 [B]: rows before q_lengths are queries, [kv_starts, kv_lengths) keys
     q_offset       position of query 0: an integer, or int32 [B]
     page_table     int32 [B, max_pages]: k and v are pages of any size, [num_pages, page_size, Hkv, ...]; key j of sequence b is
@@ -80,7 +80,7 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", causal: bool | st
     if return_lse:
         arrays["lse"] = framework.empty(q, lse_shape, "float32")
     try:
-        _core.attention(arguments.problem, arrays, *arguments.setting, *arguments.scalars)
+        _core.attention(arguments.problem, with_bits(arrays), *arguments.setting, *arguments.scalars)
     except (TypeError, ValueError) as error:
         raise refused(error, arrays, {"o": "out"}) from None
     o = out if out is not None else framework.result(arrays["o"])
@@ -159,7 +159,7 @@ def attention_backward(dout: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, *, d
         else:
             made[name] = arrays[name] = framework.empty(q, tuple(given[name].shape), given[name].dtype)
     try:
-        _core.attention(arguments.problem, arrays, *arguments.setting, *arguments.scalars)
+        _core.attention(arguments.problem, with_bits(arrays), *arguments.setting, *arguments.scalars)
     except (TypeError, ValueError) as error:
         raise refused(error, arrays) from None
     return Gradients(**{name: outputs[name] if name in outputs else framework.result(made[name]) for name in wants})

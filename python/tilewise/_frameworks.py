@@ -16,6 +16,10 @@ class Framework:
         """The array without what DLPack would refuse."""
         return array
 
+    def as_bool(self, array: Any) -> Any:
+        """The bytes of a uint8 array as bool, not copied."""
+        return array.view(bool)
+
     def empty(self, like: Any, shape: tuple, dtype: Any = None) -> Any:
         """An array to be written, on like's device; `dtype` is "float32", an array's dtype, or None for like's own."""
         space = like.__array_namespace__()
@@ -58,6 +62,9 @@ class Torch(Framework):
     def read(self, array):
         return array.detach() if array.requires_grad else array
 
+    def as_bool(self, array):
+        return array.view(sys.modules["torch"].bool)
+
     def empty(self, like, shape, dtype=None):
         dtype = getattr(sys.modules["torch"], dtype) if isinstance(dtype, str) else dtype
         return like.new_empty(shape, dtype=dtype)
@@ -66,7 +73,7 @@ class Torch(Framework):
         return array.is_cuda
 
     def stream(self, array):
-        return sys.modules["torch"].cuda.current_stream(array.device).cuda_stream
+        return sys.modules["torch"]._C._cuda_getCurrentRawStream(array.get_device())
 
     def threads(self):
         return sys.modules["torch"].get_num_threads()
@@ -86,7 +93,8 @@ class CuPy(Framework):
         return True
 
     def stream(self, array):
-        return sys.modules["cupy"].cuda.get_current_stream().ptr
+        with array.device:
+            return sys.modules["cupy"].cuda.get_current_stream().ptr
 
 
 class Jax(Framework):
@@ -101,7 +109,9 @@ class Jax(Framework):
         return sys.modules["numpy"].empty(shape, dtype or like.dtype)
 
     def result(self, written):
-        return sys.modules["jax"].numpy.asarray(written)
+        jax = sys.modules["jax"]
+        with jax.default_device(jax.devices("cpu")[0]):
+            return jax.numpy.asarray(written)
 
 
 _numpy, _torch, _cupy, _jax, _standard = NumPy(), Torch(), CuPy(), Jax(), Framework()

@@ -3,7 +3,7 @@
 from typing import Any
 
 from . import _core
-from ._arguments import complete, output_shapes, refused
+from ._arguments import complete, output_shapes, refused, with_bits
 from ._verify import Verification, to_numpy, verify
 
 __all__ = ["Verification", "attention_weights", "explain", "info", "plan", "verify"]
@@ -22,7 +22,7 @@ def _planned(ask: Any, q: Any, k: Any, v: Any, return_lse: bool, max_workspace_b
             arrays["lse"] = arguments.framework.empty(q, lse_shape, "float32")
     setting = arguments.setting
     try:
-        return ask(arguments.problem, arrays, setting.bhsd, setting.cuda, setting.threads, max_workspace_bytes, kernel)
+        return ask(arguments.problem, with_bits(arrays), setting.bhsd, setting.cuda, setting.threads, max_workspace_bytes, kernel)
     except (TypeError, ValueError) as error:
         raise refused(error, arrays) from None
 
@@ -85,7 +85,7 @@ def attention_weights(q: Any, k: Any, rows: Any, **options: Any) -> Any:
             keys = options.get("seqlen_kv") or keys * arrays["page_table"].shape[-1]
     weights = framework.empty(q, (batch, heads, rows.shape[0], keys), "float32")
     try:
-        _core.attention_weights(arguments.problem, arrays, rows, weights, setting.bhsd, setting.threads,
+        _core.attention_weights(arguments.problem, with_bits(arrays), rows, weights, setting.bhsd, setting.threads,
                                 arguments.scalars[0])
     except (TypeError, ValueError) as error:
         raise refused(error, {**arrays, "rows": rows, "weights": weights}) from None

@@ -9,13 +9,13 @@ from functools import lru_cache
 import torch
 
 from . import _core
-from ._arguments import refused
+from ._arguments import refused, with_bits
 
-_OPTIONAL = ("bias", "sinks", "mask", "q_lengths", "kv_lengths", "kv_starts", "q_offset", "page_table", "cache_batch_idx",
+OPTIONAL = ("bias", "sinks", "mask", "q_lengths", "kv_lengths", "kv_starts", "q_offset", "page_table", "cache_batch_idx",
              "cu_seqlens_q", "cu_seqlens_kv", "segment_ids_q", "segment_ids_kv", "kv_ranges", "alibi_slopes", "dropout_state")
-_INPUTS = ("q", "k", "v", *_OPTIONAL)
+_INPUTS = ("q", "k", "v", *OPTIONAL)
 _GRADIENTS = ("dq", "dk", "dv", "dbias", "dsinks")
-_TENSORS = "Tensor q, Tensor k, Tensor v, " + ", ".join(f"Tensor? {name}" for name in _OPTIONAL)
+_TENSORS = "Tensor q, Tensor k, Tensor v, " + ", ".join(f"Tensor? {name}" for name in OPTIONAL)
 _NUMBERS = ("bool bhsd, SymInt offset, bool causal, int position, SymInt left, SymInt right, float? scale, float softcap, "
             "float dropout_p, SymInt seqlen_q, SymInt seqlen_kv, bool deterministic, bool batch_invariant")
 
@@ -34,14 +34,25 @@ def _problem(direction, causal, position, left, right, scale, softcap, dropout_p
     return problem
 
 
+# Where the version has DLPack's C exchange, tensors are read as they are; __dlpack__ refuses those that require a gradient.
+_DETACHES = not hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
+
+
+def _given(arguments):
+    """The tensors that are there, by name."""
+    return {name: x for name, x in zip(_INPUTS, arguments) if x is not None}
+
+
 def _run(direction, arrays, bhsd, offset, *numbers):
     q = arrays["q"]
-    stream = torch.cuda.current_stream(q.device).cuda_stream if q.is_cuda else 0
-    for name, x in arrays.items():
-        if x is not None and x.requires_grad:
-            arrays[name] = x.detach()
+    cuda = q.is_cuda
+    stream = torch._C._cuda_getCurrentRawStream(q.get_device()) if cuda else 0
+    threads = 0 if cuda else torch.get_num_threads()
+    if _DETACHES:
+        arrays.update((name, x.detach()) for name, x in arrays.items() if x.requires_grad)
+    given = with_bits(arrays) if "mask" in arrays else arrays
     try:
-        _core.attention(_problem(direction, *numbers), arrays, bhsd, q.is_cuda, stream, torch.get_num_threads(), offset, 0, 0)
+        _core.attention(_problem(direction, *numbers), given, bhsd, cuda, stream, threads, offset, 0, 0)
     except (TypeError, ValueError) as error:
         raise refused(error, arrays) from None
 
@@ -49,16 +60,17 @@ def _run(direction, arrays, bhsd, offset, *numbers):
 def _empty_outputs(arrays, bhsd):
     """o and lse."""
     q, v = arrays["q"], arrays["v"]
-    if arrays["cu_seqlens_q"] is not None:
-        stats = (q.shape[1], q.shape[0])
+    shape = q.shape
+    if "cu_seqlens_q" in arrays:
+        stats = (shape[1], shape[0])
     else:
-        stats = q.shape[:3] if bhsd else (q.shape[0], q.shape[2], q.shape[1])
-    return q.new_empty((*q.shape[:-1], v.shape[-1])), q.new_empty(stats, dtype=torch.float32)
+        stats = shape[:3] if bhsd else (shape[0], shape[2], shape[1])
+    return q.new_empty((*shape[:-1], v.shape[-1])), torch.empty(stats, dtype=torch.float32, device=q.device)
 
 
 def forward(*arguments):
     """o and lse."""
-    arrays, numbers = dict(zip(_INPUTS, arguments)), arguments[len(_INPUTS):]
+    arrays, numbers = _given(arguments), arguments[len(_INPUTS):]
     arrays["o"], arrays["lse"] = o, lse = _empty_outputs(arrays, numbers[0])
     _run(_core.FORWARD, arrays, *numbers)
     return o, lse
@@ -66,16 +78,18 @@ def forward(*arguments):
 
 def _empty_gradients(arrays, wants_dbias, wants_dsinks):
     """dq, dk, dv, dbias, dsinks; the last two have no element where they are not wanted."""
-    of = [arrays[name] for name in _INPUTS[:5]]
+    of = [arrays.get(name) for name in _INPUTS[:5]]
     wants = (True, True, True, wants_dbias, wants_dsinks)
     return tuple(x.new_empty(x.shape) if want else of[0].new_empty(0) for x, want in zip(of, wants))
 
 
 def backward(dout, dlse, o, lse, wants_dbias, wants_dsinks, *arguments):
     """The five gradients."""
-    arrays, numbers = dict(zip(_INPUTS, arguments)), arguments[len(_INPUTS):]
+    arrays, numbers = _given(arguments), arguments[len(_INPUTS):]
     gradients = _empty_gradients(arrays, wants_dbias, wants_dsinks)
-    arrays.update(dout=dout, dlse=dlse, o=o, lse=lse)
+    arrays.update(dout=dout, o=o, lse=lse)
+    if dlse is not None:
+        arrays["dlse"] = dlse
     wants = (True, True, True, wants_dbias, wants_dsinks)
     arrays.update((name, x) for name, x, want in zip(_GRADIENTS, gradients, wants) if want)
     _run(_core.BACKWARD, arrays, *numbers)
@@ -92,22 +106,27 @@ backward_op = torch.library.custom_op(
 
 @attention_op.register_fake
 def _(*arguments):
-    return _empty_outputs(dict(zip(_INPUTS, arguments)), arguments[len(_INPUTS)])
+    return _empty_outputs(_given(arguments), arguments[len(_INPUTS)])
 
 
 @backward_op.register_fake
 def _(dout, dlse, o, lse, wants_dbias, wants_dsinks, *arguments):
-    return _empty_gradients(dict(zip(_INPUTS, arguments)), wants_dbias, wants_dsinks)
+    return _empty_gradients(_given(arguments), wants_dbias, wants_dsinks)
 
 
 def _setup_context(ctx, inputs, output):
+    """Keeps the tensors that are there: a place for each that is not costs as much as for one that is."""
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, *inputs[:len(_INPUTS)])
+    ctx.places = [n for n, x in enumerate(inputs[:len(_INPUTS)]) if x is not None]
+    ctx.save_for_backward(*output, *[inputs[n] for n in ctx.places])
     ctx.numbers = inputs[len(_INPUTS):]
 
 
 def _gradients(ctx, dout, dlse, run):
-    o, lse, *inputs = ctx.saved_tensors
+    o, lse, *given = ctx.saved_tensors
+    inputs = [None] * len(_INPUTS)
+    for n, x in zip(ctx.places, given):
+        inputs[n] = x
     if dout is None:
         dout = torch.zeros_like(o)
     if dout.shape[-1] > 1 and dout.stride(-1) != 1:

@@ -66,6 +66,8 @@ def shares_of(results: dict[str, Any], q: Any, k: Any, v: Any, *, dout: Any = No
         return array.swapaxes(1, 2) if layout == "bhsd" and array.ndim == 4 else array
 
     plain = {name: to_numpy(value) if hasattr(value, "shape") else value for name, value in options.items()}
+    if getattr(plain.get("mask"), "dtype", None) == np.uint8:
+        plain["mask"] = np.unpackbits(plain["mask"], axis=-1, bitorder="little")
     if plain.get("dropout_state") is not None:
         plain["dropout_seed"], plain["dropout_offset"] = (int(x) & (2**64 - 1) for x in plain.pop("dropout_state"))
     table, slots, longest = plain.pop("page_table", None), plain.pop("cache_batch_idx", None), plain.get("seqlen_kv") or None

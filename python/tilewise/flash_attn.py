@@ -86,7 +86,7 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     k and v [B, Snew, Hkv, D] are first written behind them, in place; with rotary_cos and rotary_sin [rows, R / 2] k is rotated
     before, and q: row by row where causal or windowed, else all rows at the first new position. With block_table [B, pages] the
     caches are pages [num_pages, page_size, Hkv, D] of any size; with cache_batch_idx [B] those sequences of larger caches are
-    used, which on a CUDA device are copied for the call. No gradient.
+    used. No gradient.
     """
     return over_cache("block_table", q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx,
                       block_table, rotary_interleaved, causal=causal, window_size=tuple(window_size),
@@ -113,31 +113,33 @@ def over_cache(table_name, q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, ca
             q = apply_rotary_emb(q, *turn, seqlen_offsets=cache_seqlens)
         else:  # all rows at one position: as if they were heads of one row
             q = apply_rotary_emb(q.flatten(1, 2)[:, None], *turn, seqlen_offsets=cache_seqlens).view_as(q)
-    on_device = k_cache.is_cuda and page_table is None  # the library serves no slots there, and appends nothing
     if k is not None:
-        if on_device:
-            if rotary_cos is not None:
-                k = apply_rotary_emb(k, *turn, seqlen_offsets=cache_seqlens)
-            append_on_device(k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx)
-        else:
-            names = {"k": "k_cache", "v": "v_cache", "k_new": "k", "v_new": "v", "starts": "cache_seqlens",
-                     "page_table": table_name}
+        names = {"k": "k_cache", "v": "v_cache", "k_new": "k", "v_new": "v", "starts": "cache_seqlens", "page_table": table_name}
+        try:
             append_as(names, k_cache, v_cache, rows(k), rows(v), int32(cache_seqlens), None,
                       *(None if table is None else rows(table) for table in (rotary_cos, rotary_sin)),
                       rotary_interleaved and rotary_cos is not None, int32(page_table), int32(cache_batch_idx))
+        except NotImplementedError:  # on a device where the library appends nothing
+            if not k_cache.is_cuda:
+                raise
+            if rotary_cos is not None:
+                k = apply_rotary_emb(k, *turn, seqlen_offsets=cache_seqlens)
+            append_by_index(k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx, page_table)
         cache_seqlens = cache_seqlens + k.shape[1]
-    if on_device and cache_batch_idx is not None:
-        k_cache, v_cache, cache_batch_idx = k_cache[cache_batch_idx], v_cache[cache_batch_idx], None
     return attention(q, k_cache, v_cache, kv_lengths=int32(cache_seqlens), page_table=page_table,
                      cache_batch_idx=cache_batch_idx, **options)
 
 
-def append_on_device(k_cache, v_cache, k, v, filled, sequences):
-    """Writes k and v [B, Snew, Hkv, D] behind the filled rows of their sequences."""
+def append_by_index(k_cache, v_cache, k, v, filled, slots, table):
+    """Writes k and v [B, Snew, Hkv, D] behind the filled rows of their sequences, by torch."""
     at = filled.long()[:, None] + torch.arange(k.shape[1], device=k.device)
-    sequences = torch.arange(len(k), device=k.device) if sequences is None else sequences.long()
-    k_cache[sequences[:, None], at] = k
-    v_cache[sequences[:, None], at] = v
+    if table is not None:
+        size = k_cache.shape[1]
+        block, at = table.long().gather(1, at // size), at % size
+    else:
+        block = (torch.arange(len(k), device=k.device) if slots is None else slots.long())[:, None]
+    k_cache[block, at] = k.to(k_cache.dtype)
+    v_cache[block, at] = v.to(v_cache.dtype)
 
 
 REASONS = {
@@ -176,7 +178,7 @@ def signed_probabilities(q, k, dropout_p, state, options):
 
     longest = options.get("seqlen_q") or q.shape[1]
     host = {name: x.detach().cpu() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
-    p = attention_weights(q.detach().cpu(), k.detach().cpu(), torch.arange(longest, dtype=torch.int32), **host)
+    p = attention_weights(q.detach().cpu(), k.detach().cpu(), torch.arange(longest, dtype=torch.int32, device="cpu"), **host)
     p /= p.amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
     seed, offset = (int(x) & (2**64 - 1) for x in state.tolist())
     for b in range(p.shape[0]):

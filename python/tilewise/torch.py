@@ -2,9 +2,11 @@
 
     from tilewise.torch import attention, scaled_dot_product_attention
 
-flash_attn's functions are in `tilewise.flash_attn` and `tilewise.flash_attn_interface`.
+flash_attn's functions are in `tilewise.flash_attn` and `tilewise.flash_attn_interface`. PyTorch's own function runs on tilewise after
+`torch.nn.attention.activate_flash_attention_impl("tilewise")`, on CUDA tensors.
 """
 
+from functools import lru_cache
 from typing import Any
 
 try:
@@ -20,6 +22,7 @@ except ImportError:  # before torch 2.3
 
 from ._arguments import position, window
 from ._torch_ops import apply
+from ._torch_sdpa import register
 
 __all__ = ["attention", "scaled_dot_product_attention"]
 
@@ -56,8 +59,14 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, layout: str = "bshd", causal: 
         q, k, v = q.to(to), k.to(to), v.to(to)
         bias = None if bias is None else bias.to(to)
     offsets = q_offset if isinstance(q_offset, torch.Tensor) else None
-    causal, where, offset = position(causal, None if offsets is not None else q_offset, offsets is not None)
-    left, right = window(window_size)
+    given = causal, None if offsets is not None else q_offset, offsets is not None, window_size
+    if torch.compiler.is_compiling():  # which does not look into a cache
+        causal, where, offset, left, right = band(*given)
+    else:
+        try:
+            causal, where, offset, left, right = cached_band(*given)
+        except TypeError:  # a list, or wrong: then this says how
+            causal, where, offset, left, right = band(*given)
     if dropout_p and dropout_state is None:
         dropout_state = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=q.device, generator=generator)
     o, lse = apply(rows(q), rows(k), rows(v), bias, None if sinks is None else sinks.float(), mask, int32(q_lengths),
@@ -66,6 +75,14 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, layout: str = "bshd", causal: 
                    dropout_state, layout == "bhsd", offset, bool(causal), where, left, right, softmax_scale, float(softcap),
                    float(dropout_p), seqlen_q, seqlen_kv, torch.are_deterministic_algorithms_enabled(), batch_invariant)
     return (o, lse) if return_lse else o
+
+
+def band(causal, q_offset, is_array, window_size):
+    """causal, position, offset, left, right."""
+    return *position(causal, q_offset, is_array), *window(window_size)
+
+
+cached_band = lru_cache(maxsize=64)(band)
 
 
 def rows(x):
@@ -132,3 +149,6 @@ def causal_variant(mask):
     if CausalBias is None or not isinstance(mask, CausalBias):
         return None
     return "top-left" if mask.variant.name == "UPPER_LEFT" else "bottom-right"
+
+
+register()

@@ -46,7 +46,7 @@ def probabilities(query, key, options):
     host = {name: x.detach().cpu() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
     if host["sinks"] is not None:
         host["sinks"] = host["sinks"].float()
-    rows = torch.arange(query.shape[2], dtype=torch.int32)
+    rows = torch.arange(query.shape[2], dtype=torch.int32, device="cpu")
     q, k = (x.detach().cpu().contiguous() for x in (query, key))
     return attention_weights(q, k, rows, layout="bhsd", **host).to(query.device, query.dtype)
 

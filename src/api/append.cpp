@@ -5,24 +5,12 @@
 #include "api/bind.h"
 #include "api/border.h"
 #include "api/context.h"
-#include "core/cache.h"
+#include "core/append.h"
 #include "core/element.h"
+#include "cuda/runtime.h"
 
 namespace tilewise {
 namespace {
-
-struct Append {
-  int64_t batch = 0, rows = 0, heads = 0, dim = 0, dim_v = 0;
-  RowTensor k_new, v_new;
-  ForwardParams cache;  // k, v and where their rows lie
-  IndexTensor starts, lengths;
-  RowTensor cos, sin;  // [positions, rotary_dim / 2]: row_stride alone
-  int64_t positions = 0, rotary_dim = 0;
-  bool interleaved = false;
-
-  int64_t count(int64_t b) const { return lengths.data ? read_index(lengths, b) : rows; }
-  int64_t capacity() const { return cache.seqlen_kv; }
-};
 
 Status wrong(std::string sentence) { return {Code::invalid, std::move(sentence)}; }
 
@@ -34,7 +22,7 @@ IndexTensor index_of(const tilewise_tensor& t, bool rows) {
   return {t.data, type_of(t), stride_of(t, 0), rows ? stride_of(t, 1) : 0, 0};
 }
 
-bool bind_rotary(TensorChecks& checks, const tilewise_append& a, Append* out) {
+bool bind_rotary(TensorChecks& checks, const tilewise_append& a, AppendParams* out) {
   if (!present(a.rotary_cos) && !present(a.rotary_sin)) {
     if (a.rotary_interleaved)
       return checks.fail(
@@ -69,11 +57,11 @@ bool bind_rotary(TensorChecks& checks, const tilewise_append& a, Append* out) {
   return true;
 }
 
-Status bind(const tilewise_append& a, Append* out) {
+Status bind(const tilewise_append& a, AppendParams* out) {
   if (a.struct_bytes != sizeof a)
     return wrong(cat("append.struct_bytes is ", a.struct_bytes, "; accepted: ", sizeof a,
                      " (start from tilewise_append_init of the same library version)"));
-  TensorChecks checks(TILEWISE_CPU);
+  TensorChecks checks(a.k.device_kind, a.k.device_index);  // all where the cache is
   const char* new_labels = "[batch, rows, heads_kv, head_dim]";
   const bool paged = present(a.page_table), slots = present(a.cache_batch_idx);
   const char* labels = paged ? "[num_pages, page_size, heads_kv, head_dim]"
@@ -145,7 +133,7 @@ Status bind(const tilewise_append& a, Append* out) {
 }
 
 // Every target exists and belongs to one new row alone.
-Status check_targets(const Append& a) {
+Status check_targets(const AppendParams& a) {
   const auto range = [](const char* name, int64_t b, int64_t value, int64_t most, const char* what) {
     return wrong(cat(name, "[", b, "] is ", value, "; accepted: 0 to ", most, ", ", what));
   };
@@ -184,13 +172,12 @@ Status check_targets(const Append& a) {
   return {};
 }
 
-// Element pairs (i, i + rotary_dim / 2), or interleaved (2 i, 2 i + 1), turned by the angle of their
-// position.
-void append_key(const Append& a, const void* from, int64_t at, int64_t to, int64_t position) {
+// Element pairs, turned by the angle of their position.
+void append_key(const AppendParams& a, const void* from, int64_t at, int64_t to, int64_t position) {
   const DType in = a.k_new.dtype, out = a.cache.k.dtype;
   const int64_t half = a.rotary_dim / 2;
   for (int64_t i = 0; i < half; ++i) {
-    const int64_t x = a.interleaved ? 2 * i : i, y = a.interleaved ? 2 * i + 1 : i + half;
+    const auto [x, y] = rotary_pair(a, i);
     const float c = load_element(a.cos.data, a.cos.dtype, position * a.cos.row_stride + i),
                 s = load_element(a.sin.data, a.sin.dtype, position * a.sin.row_stride + i);
     const float kx = load_element(from, in, at + x), ky = load_element(from, in, at + y);
@@ -201,7 +188,7 @@ void append_key(const Append& a, const void* from, int64_t at, int64_t to, int64
     store_element(a.cache.k.data, out, to + d, load_element(from, in, at + d));
 }
 
-void append_all(const Append& a, Executor& executor) {
+void append_all(const AppendParams& a, Executor& executor) {
   executor.run(a.batch * a.rows, executor.workers(), [&](int64_t index, int) {
     const int64_t b = index / a.rows, i = index % a.rows;
     if (i >= a.count(b)) return;
@@ -232,11 +219,14 @@ tilewise_code tilewise_cache_append(tilewise_context* context, const tilewise_ap
   return guarded(error, [&]() -> Status {
     if (!context) return null_argument("context");
     if (!append) return null_argument("append");
-    if (append->k.device_kind != TILEWISE_CPU)
-      return {Code::unsupported, "k is on a CUDA device; accepted in this version: host tensors"};
-    if (stream) return {Code::invalid, "stream is given for host tensors; accepted: NULL"};
-    Append call;
+    const bool device = append->k.device_kind == TILEWISE_CUDA;
+    if (!device && append->k.device_kind != TILEWISE_CPU)
+      return {Code::invalid,
+              cat("k has device kind ", append->k.device_kind, "; accepted: 0 (CPU), 1 (CUDA)")};
+    if (!device && stream) return {Code::invalid, "stream is given for host tensors; accepted: NULL"};
+    AppendParams call;
     if (Status s = bind(*append, &call); !s.ok()) return s;
+    if (device) return cuda::append(append->k.device_index, stream, call);  // clamps what it finds
     if (Status s = check_targets(call); !s.ok()) return s;
     append_all(call, *context->executor);
     return {};

@@ -30,7 +30,10 @@ Status read_environment(tilewise_context_options* options, std::string* kernel, 
                                  : std::from_chars_result{end, std::errc()};
     if (bad != std::errc() || stop != end || device == "cuda:" || (device.size() > 4 && device[4] != ':'))
       return {Code::invalid, cat("TILEWISE_DEVICE is \"", device, "\"; accepted: cpu, cuda, cuda:N")};
-  } else if (!device.empty() && device != "cpu") {
+  } else if (device == "cpu") {
+    options->device_kind = TILEWISE_CPU;
+    options->device_index = 0;
+  } else if (!device.empty()) {
     return {Code::invalid, cat("TILEWISE_DEVICE is \"", device, "\"; accepted: cpu, cuda, cuda:N")};
   }
   const std::string threads = variable("TILEWISE_THREADS");

@@ -21,15 +21,15 @@ enum class Target { reference, scalar, avx2, avx512, neon, simt, sm80, sm90 };
 constexpr bool is_cuda(Target target) { return target >= Target::simt; }
 
 // Tile by tile; in three steps with the scores in memory; tile by tile, one row of q at a time with keys in
-// the SIMD lanes; or all of a head in one tile.
-enum class Form { fused, standard, rows, small };
+// the SIMD lanes; all of a head in one tile; or parts of the keys apart, joined afterwards.
+enum class Form { fused, standard, rows, small, split };
 
 // Decided at planning, read at running.
 struct Schedule {
   int threads = 1;
   int tile_m = 0, tile_n = 0;
-  int num_splits =
-      1;  // backward: key chunks a head is split into; fixed by problem and device, not by threads
+  int num_splits = 1;  // key chunks a head is split into, fixed by problem and device, not by threads; 0: cut
+                       // by lengths that only the device knows
 };
 
 struct Estimate {

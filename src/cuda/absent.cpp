@@ -5,6 +5,7 @@
 namespace tilewise {
 
 std::span<const Kernel> cuda_kernels() { return {}; }
+std::span<const Kernel> cuda_split_kernels() { return {}; }
 
 namespace cuda {
 namespace {
@@ -35,6 +36,7 @@ Status allocate_in(int, void*, int64_t, void**) { return absent(); }
 Status release_in(int, void*, void*) { return absent(); }
 Status zero_in(int, void*, void*, int64_t) { return absent(); }
 Status merge(int, void*, const MergeParts&) { return absent(); }
+Status append(int, void*, const AppendParams&) { return absent(); }
 Status synchronize(int) { return absent(); }
 
 Expected<GraphTimer> GraphTimer::capture(int, int, const Launch&) { return absent(); }

@@ -1,6 +1,7 @@
 #include "core/text.h"
 #include "cuda/device.h"
 #include "cuda/runtime.h"
+#include "cuda/support/append.h"
 #include "cuda/support/merge.h"
 
 namespace tilewise::cuda {
@@ -32,8 +33,12 @@ void release(int device, void* data) {
 
 Status copy(int device, void* to, const void* from, int64_t bytes) {
   if (bytes == 0) return {};
-  return on(device, "copying between host and device",
-            [&] { return cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault); });
+  return on(device, "copying between host and device", [&] {
+    const cudaError_t error = cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault);
+    // From pageable memory it returns once that has been staged; streams that do not wait for this one would
+    // then race with what is still on its way.
+    return error == cudaSuccess ? cudaStreamSynchronize(nullptr) : error;
+  });
 }
 
 Status fill(int device, void* data, int byte, int64_t bytes) {
@@ -62,6 +67,10 @@ Status zero_in(int device, void* stream, void* data, int64_t bytes) {
 
 Status merge(int device, void* stream, const MergeParts& parts) {
   return on(device, "merging", [&] { return launch_merge(parts, stream_of(stream)); });
+}
+
+Status append(int device, void* stream, const AppendParams& rows) {
+  return on(device, "appending", [&] { return launch_append(rows, stream_of(stream)); });
 }
 
 Status synchronize(int device) {

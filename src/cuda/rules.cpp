@@ -63,12 +63,12 @@ struct Products {
 };
 Products products_of(Op op) { return op == Op::backward ? Products{3, 2} : Products{1, 1}; }
 
-// Matrix products in bf16, FLOP a clock and multiprocessor (NVIDIA's tuning guides: dense, fp32 sums). What
-// mma.sync reaches of Hopper's unit is its row's percentage.
-double matrix_rate(uint64_t capability) {
+// Matrix products in bf16, FLOP a clock and multiprocessor (NVIDIA's tuning guides: dense, fp32 sums). On
+// Hopper only wgmma reaches the unit's rate; mma.sync, which the sm80 rows use, about 62 % of it.
+double matrix_rate(Target target, uint64_t capability) {
   switch (capability) {
     case 90:
-      return 4096;
+      return target == Target::sm80 ? 2560 : 4096;
     case 80:
       return 2048;
     case 100:
@@ -108,7 +108,7 @@ std::string refuses(const Kernel& kernel, const Problem& p, const DeviceInfo& de
   if (p.head_dim > facts.head_dim || p.head_dim_v > facts.head_dim_v)
     return cat("takes head_dim up to ", facts.head_dim, " and head_dim_v up to ", facts.head_dim_v,
                "; given ", p.head_dim, " and ", p.head_dim_v);
-  if (is_cache(p))
+  if (is_cache(p) && kernel.target != Target::simt && kernel.form != Form::split)
     return cat("reads keys from their sequence's own place; the problem's lie in ",
                p.page_size ? "pages" : "slots of a cache");
   if (facts.score == ScoreKind::simple) {
@@ -145,7 +145,7 @@ Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& devi
   const Facts& facts = facts_of(kernel);
   const double lanes = fma_lanes(device.isa);
   const double clock = std::max(device.core_gflops, 1.0) * 1e9 / (2.0 * lanes);
-  const double unit = kernel.target == Target::simt ? 2.0 * lanes : matrix_rate(device.isa);
+  const double unit = kernel.target == Target::simt ? 2.0 * lanes : matrix_rate(kernel.target, device.isa);
   const double multiprocessors = std::max(device.cores, 1);
   const double rate = unit * clock * facts.percent / 100.0 * multiprocessors;
 

@@ -171,6 +171,44 @@ TEST(CudaCost, BackwardCountsFiveProducts) {
               1.0 - 65.0 * 65 / (128 * 128), 1e-9);
 }
 
+std::string chosen(const Problem& p, uint64_t capability) {
+  const DeviceInfo gpu = device(capability);
+  const auto made = plan(p, gpu);
+  return made.ok() ? Registry::builtin().row(made->kernel_index, made->kernel)->name
+                   : made.status().message();
+}
+
+// Hopper's own rows where they have the code, then the tensor cores of every GPU since 8.0, then plain FMA.
+TEST(CudaRules, TheFastestRowThatADeviceHasIsTaken) {
+  Problem p = problem(4096);
+  p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = TILEWISE_BF16;
+  Problem masked = p;
+  masked.features |= TILEWISE_HAS_MASK;
+  Problem narrow = p;
+  narrow.alignment = 4;
+  Problem odd = p;
+  odd.alignment = 2;
+  Problem fp32 = problem(4096);
+  Problem fp32_masked = fp32;
+  fp32_masked.features |= TILEWISE_HAS_MASK;
+  EXPECT_EQ(chosen(p, 90).rfind("forward_sm90_bf16_d64", 0), 0u) << chosen(p, 90);
+  for (uint64_t capability : {80, 86, 87, 89, 90, 120}) {
+    SCOPED_TRACE(capability);
+    if (capability != 90) {
+      EXPECT_EQ(chosen(p, capability), "forward_sm80_bf16_d64_128x128_simple");
+    }
+    EXPECT_EQ(chosen(masked, capability), "forward_sm80_bf16_d64_64x64_general");
+    EXPECT_EQ(chosen(narrow, capability).rfind("forward_sm80_bf16_d64", 0), 0u) << chosen(narrow, capability);
+    EXPECT_EQ(chosen(odd, capability), "forward_simt_any_64x64");
+    EXPECT_EQ(chosen(fp32, capability), "forward_sm80_f32_d64_64x64_simple");
+    EXPECT_EQ(chosen(fp32_masked, capability), "forward_simt_any_64x64");
+  }
+  EXPECT_EQ(chosen(p, 75), "forward_simt_any_64x64");
+  const std::string reasons = explain(masked, device(75));
+  EXPECT_NE(reasons.find("needs compute capability 8.0 or more; this device has 7.5"), std::string::npos)
+      << reasons;
+}
+
 // A row for larger heads computes all of its dimensions.
 TEST(CudaCost, PaddedDimensionsCost) {
   cuda::Facts facts = cuda::facts_of(simt());

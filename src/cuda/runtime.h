@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "core/append.h"
 #include "core/merge.h"
 #include "tilewise/status.h"
 
@@ -40,6 +41,8 @@ Status synchronize(int device);  // waits for everything, and reports what has f
 
 // Folds a part into (o, lse), in the order of a stream.
 Status merge(int device, void* stream, const MergeParts& parts);
+// New rows into a cache, in the order of a stream.
+Status append(int device, void* stream, const AppendParams& rows);
 
 // A call that is timed on the device's own clock: `calls` launches in a graph, replayed between two events.
 class GraphTimer {

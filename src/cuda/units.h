@@ -17,6 +17,7 @@ struct Call {
   cudaStream_t stream = nullptr;
   void* control = nullptr;  // TILEWISE_CONTROL_BYTES, zero on entry, left zero
   void* scratch = nullptr;  // undefined on entry
+  int num_splits = 0;       // the plan's
   int multiprocessors = 0;
 };
 
@@ -31,6 +32,13 @@ struct Call {
   const char* name##_cannot(const tilewise_problem& problem);  \
   int64_t name##_scratch(const tilewise_problem& problem);
 #include "cuda/kernels.def"
+
+#define CUDA_SPLIT(name, ...)                                  \
+  cudaError_t name(const ForwardParams& p, const Call& call);  \
+  cudaError_t name##_prepare(const tilewise_problem& problem); \
+  const char* name##_refuses(const ForwardParams& p);
+#include "cuda/split_kernels.def"
+#undef CUDA_SPLIT
 
 }  // namespace tilewise::cuda
 #endif  // TILEWISE_CUDA_UNITS_H_

@@ -47,7 +47,9 @@ std::string prediction(const Candidate& c) {
              c.estimate.waves > 0 ? cat(number_text(c.estimate.waves, 3), " waves, ",
                                         fixed_text(100 * c.estimate.waste, 1), " % of the tiles' work wasted")
                                   : cat(c.schedule.threads, " threads"),
-             c.schedule.num_splits > 1 ? cat(", ", c.schedule.num_splits, " key chunks") : std::string());
+             c.schedule.num_splits > 1    ? cat(", ", c.schedule.num_splits, " key chunks")
+             : c.schedule.num_splits == 0 ? std::string(", keys cut by their lengths")
+                                          : std::string());
 }
 
 std::string tuning_notes(const PlanRequest& r) {
@@ -114,8 +116,9 @@ std::string print_problem(const tilewise_problem& p) {
 
 std::string print_plan(const tilewise_plan& plan) {
   return cat(plan.kernel, " for ", print_problem(plan.problem), ": tile ", plan.tile_m, "x", plan.tile_n,
-             ", ", plan.threads, " threads, ", plan.num_splits, " key chunks, workspace ",
-             plan.workspace_bytes, " bytes, ", fixed_text(plan.predicted_ms, 3), " ms and ",
+             ", ", plan.threads, " threads, ",
+             plan.num_splits ? cat(plan.num_splits, " key chunks") : std::string("keys cut by their lengths"),
+             ", workspace ", plan.workspace_bytes, " bytes, ", fixed_text(plan.predicted_ms, 3), " ms and ",
              bytes_text(plan.predicted_bytes), " moved predicted",
              plan.from_tuning ? ", chosen by a tuning line" : "");
 }

@@ -178,10 +178,12 @@ Expected<PlannedCall> PlannedCall::make(const Context& context, const Problem& p
   return PlannedCall(context, *made, tensors, std::move(*workspace));
 }
 
-Status PlannedCall::run(void* stream) const {
+Status PlannedCall::run(void* stream) const { return run_on(tensors_, stream); }
+
+Status PlannedCall::run_on(const Tensors& tensors, void* stream) const {
   return plan_.problem.direction == TILEWISE_BACKWARD
-             ? backward(*context_, plan_, tensors_, workspace_, stream)
-             : forward(*context_, plan_, tensors_, workspace_, stream);
+             ? backward(*context_, plan_, tensors, workspace_, stream)
+             : forward(*context_, plan_, tensors, workspace_, stream);
 }
 
 Status PlannedCall::wait() const {

@@ -72,7 +72,9 @@ class PlannedCall {
                                     const char* kernel = nullptr, int threads = 0);
   const Plan& plan() const { return plan_; }
   Status run(void* stream = nullptr) const;  // on a CUDA device: returns when it is enqueued
-  Status wait() const;                       // for what was enqueued, and for what failed there
+  // The same on tensors that differ from the call's in where they lie alone.
+  Status run_on(const Tensors& tensors, void* stream) const;
+  Status wait() const;  // for what was enqueued, and for what failed there
 
  private:
   PlannedCall(const Context& context, const Plan& plan, const Tensors& tensors, Workspace workspace);

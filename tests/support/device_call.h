@@ -10,6 +10,7 @@
 #include "cuda/mirror.h"
 #include "cuda/runtime.h"
 #include "reference/case_data.h"
+#include "tests/support/kernel_run.h"
 
 namespace tilewise::testing_support {
 

@@ -40,5 +40,11 @@ __device__ __forceinline__ uint32_t pack<__half>(float low, float high) {
   return word;
 }
 
+// The two values of a word, of fp16 or bf16.
+__device__ __forceinline__ float2 unpack(uint32_t word, bool half) {
+  if (!half) return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
+  return __half22float2(*reinterpret_cast<const __half2*>(&word));
+}
+
 }  // namespace tilewise::ptx
 #endif  // TILEWISE_CUDA_PTX_MATH_H_

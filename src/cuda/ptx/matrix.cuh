@@ -10,8 +10,8 @@ namespace tilewise::ptx {
 // of each.
 __device__ __forceinline__ void store_matrices(uint32_t s_row, uint32_t a, uint32_t b, uint32_t c,
                                                uint32_t d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(s_row), "r"(a), "r"(b),
-               "r"(c), "r"(d)
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(s_row), "r"(a),
+               "r"(b), "r"(c), "r"(d)
                : "memory");
 }
 

@@ -66,7 +66,9 @@ class Pairs {
     first_ = static_cast<int>(t_.bounds.lo_min > j0 ? t_.bounds.lo_min - j0 : 0);
     last_ = static_cast<int>(t_.bounds.hi_max < j0 + kKeys ? t_.bounds.hi_max - j0 : kKeys);
     seen_ = 0xffffu;
-    if (tile == TileClass::full && !p_.mask.data && !p_.bias.data && !p_.segment_ids_q.data) return true;
+    // The class is that of the rows there are; the others must not count.
+    const bool all = tile == TileClass::full && t_.rows == kRows;
+    if (all && !p_.mask.data && !p_.bias.data && !p_.segment_ids_q.data) return true;
     seen_ = seen_pairs(p_, t_, s_, row_, column_, j0);
     return __syncthreads_or(seen_ != 0);
   }

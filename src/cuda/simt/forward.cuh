@@ -16,9 +16,14 @@
 #ifndef TILEWISE_CUDA_SIMT_FORWARD_CUH_
 #define TILEWISE_CUDA_SIMT_FORWARD_CUH_
 
+#include "core/cache.h"
 #include "cuda/simt/tile.cuh"
 
 namespace tilewise::cuda::simt {
+
+struct ForwardShared : Shared {
+  int64_t k_at[kKeys], v_at[kKeys];  // the element that each key of the tile begins with, wherever it lies
+};
 
 // O += P V over the pairs that are seen.
 __device__ __forceinline__ void product_of_seen(float (&acc)[kPer][kPer], const Shared& s, int row,
@@ -66,7 +71,7 @@ __device__ __forceinline__ float over_row(float value, F combine) {
 template <int kChunks>
 class ForwardTile {
  public:
-  __device__ __forceinline__ ForwardTile(const ForwardParams& p, Shared& s)
+  __device__ __forceinline__ ForwardTile(const ForwardParams& p, ForwardShared& s)
       : p_(p),
         t_(s.task),
         s_(s),
@@ -122,21 +127,21 @@ class ForwardTile {
     // Keys outside may not exist: of a tile, those that some row can see.
     const int first = static_cast<int>(t_.bounds.lo_min > j0 ? t_.bounds.lo_min - j0 : 0);
     const int last = static_cast<int>(t_.bounds.hi_max < j0 + kKeys ? t_.bounds.hi_max - j0 : kKeys);
+    place_keys(j0, first, last);
     float x[kPer][kPer] = {};
-    scores(x, j0, first, last);
+    row_products<const int64_t*>(x, s_, p_.q, p_.q.at(t_.b, t_.s.q_begin + t_.row0, t_.head), t_.rows, p_.k,
+                                 s_.k_at, first, last, p_.head_dim, row_, column_);
     finish_scores(p_, t_, s_, x, seen, slope_, row_, column_, j0);
-    weights(x, seen, j0);
+    weights(x, j0);
 #pragma unroll
     for (int j = 0; j < kPer; ++j)
       *reinterpret_cast<float4*>(&s_.p_t[column_ + j][row_]) =
           make_float4(x[0][j], x[1][j], x[2][j], x[3][j]);
-    const int64_t v_at =
-        t_.b * p_.v.batch_stride + (t_.s.kv_begin + j0) * p_.v.row_stride + head_kv_ * p_.v.head_stride;
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       if (c * kColumns >= p_.head_dim_v) continue;  // no break: the accumulators need constant indices
-      const bool bad = load_values(
-          s_.v, p_.v, v_at, [=](int j) { return j >= first && j < last; }, c * kColumns, p_.head_dim_v);
+      const bool bad = load_values<const int64_t*>(
+          s_.v, p_.v, s_.v_at, [=](int j) { return j >= first && j < last; }, c * kColumns, p_.head_dim_v);
       if (__syncthreads_or(bad)) {
         product_of_seen(o_[c], s_, row_, column_);
       } else {
@@ -146,16 +151,18 @@ class ForwardTile {
     }
   }
 
-  __device__ __forceinline__ void scores(float (&x)[kPer][kPer], int64_t j0, int first, int last) {
-    const int64_t q_at =
-        t_.b * p_.q.batch_stride + (t_.s.q_begin + t_.row0) * p_.q.row_stride + t_.head * p_.q.head_stride;
-    const int64_t k_at =
-        t_.b * p_.k.batch_stride + (t_.s.kv_begin + j0) * p_.k.row_stride + head_kv_ * p_.k.head_stride;
-    row_products(x, s_, p_.q, q_at, t_.rows, p_.k, k_at, first, last, p_.head_dim, row_, column_);
+  // Of the tile's keys, those that are read: a page that nobody reads may not exist.
+  __device__ __forceinline__ void place_keys(int64_t j0, int first, int last) {
+    for (int j = first + static_cast<int>(threadIdx.x); j < last; j += kThreads) {
+      const KeyRun run = key_run(p_, t_.s, t_.b, j0 + j, 1);
+      s_.k_at[j] = p_.k.at(run.block, run.row, head_kv_);
+      s_.v_at[j] = p_.v.at(run.block, run.row, head_kv_);
+    }
+    __syncthreads();
   }
 
   // Scores to weights, after O and the sums were scaled down where the maximum rose.
-  __device__ __forceinline__ void weights(float (&x)[kPer][kPer], uint32_t seen, int64_t j0) {
+  __device__ __forceinline__ void weights(float (&x)[kPer][kPer], int64_t j0) {
 #pragma unroll
     for (int i = 0; i < kPer; ++i) {
       const float tile = over_row(fmaxf(fmaxf(x[i][0], x[i][1]), fmaxf(x[i][2], x[i][3])),
@@ -177,8 +184,8 @@ class ForwardTile {
       const float kept = dropout_scale_of(p_.dropout_threshold);
 #pragma unroll
       for (int j = 0; j < kPer; ++j) {
-        const bool sees = (seen >> (kPer * i + j)) & 1u;
-        float weight = sees ? exp2f((x[i][j] - finite) * kLog2E) : -0.0f;
+        // A score of -inf is not seen either, whatever made it so.
+        float weight = x[i][j] == kNegativeInfinity ? -0.0f : exp2f((x[i][j] - finite) * kLog2E);
         sum_[i] += weight;
         if (p_.dropout_threshold)
           weight *= dropout_keep(dropout, j0 + column_ + j, p_.dropout_threshold) ? kept : 0.0f;
@@ -189,7 +196,7 @@ class ForwardTile {
 
   const ForwardParams& p_;
   const Task& t_;
-  Shared& s_;
+  ForwardShared& s_;
   const int row_, column_;
   const int64_t head_kv_;
   float slope_ = 0.0f;
@@ -201,7 +208,7 @@ class ForwardTile {
 template <int kChunks>
 __global__ void __launch_bounds__(kThreads, 1)
     forward(const __grid_constant__ ForwardParams p, int64_t tiles, int64_t tasks) {
-  Shared& s = in_shared<Shared>();
+  ForwardShared& s = in_shared<ForwardShared>();
   for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     const int64_t head = task / tiles % p.heads_q, b = task / tiles / p.heads_q;
     // The last rows first: under a causal mask they are the longest. A packed sequence that is longer than it

@@ -47,29 +47,37 @@ __device__ __forceinline__ T& in_shared() {
   return *reinterpret_cast<T*>(memory);
 }
 
-// to[d][r] = element d0 + d of row r of a [row, dim] tensor that starts at element `at`; 0 outside [first,
-// last) and past `dim`.
-__device__ __forceinline__ void load_transposed(float (*to)[kPitch], const RowTensor& t, int64_t at,
-                                                int first, int last, int d0, int64_t dim) {
+// The element that row r of a tile begins with: rows at one stride from element `at`, or each where s_at
+// says.
+__device__ __forceinline__ int64_t row_at(const RowTensor& t, int64_t at, int r) {
+  return at + r * t.row_stride;
+}
+__device__ __forceinline__ int64_t row_at(const RowTensor&, const int64_t* s_at, int r) { return s_at[r]; }
+
+// to[d][r] = element d0 + d of row r of a [row, dim] tensor, At for row_at; 0 outside [first, last) and past
+// `dim`.
+template <typename At>
+__device__ __forceinline__ void load_transposed(float (*to)[kPitch], const RowTensor& t, At at, int first,
+                                                int last, int d0, int64_t dim) {
 #pragma unroll 4
   for (int i = threadIdx.x; i < kDepth * kRows; i += kThreads) {
     const int d = i % kDepth, r = i / kDepth;
     const bool inside = r >= first && r < last && d0 + d < dim;
-    to[d][r] = inside ? load(t.data, t.dtype, at + r * t.row_stride + d0 + d) : 0.0f;
+    to[d][r] = inside ? load(t.data, t.dtype, row_at(t, at, r) + d0 + d) : 0.0f;
   }
 }
 
 // to[j][c] = element c0 + c of row j, 0 where `row_inside` says no; true where this thread met a value that
 // is not finite.
-template <typename Inside>
-__device__ __forceinline__ bool load_values(float (*to)[kPitch], const RowTensor& t, int64_t at,
-                                            Inside row_inside, int c0, int64_t dim) {
+template <typename At, typename Inside>
+__device__ __forceinline__ bool load_values(float (*to)[kPitch], const RowTensor& t, At at, Inside row_inside,
+                                            int c0, int64_t dim) {
   bool bad = false;
 #pragma unroll 4
   for (int i = threadIdx.x; i < kKeys * kColumns; i += kThreads) {
     const int c = i % kColumns, j = i / kColumns;
     const bool inside = row_inside(j) && c0 + c < dim;
-    const float value = inside ? load(t.data, t.dtype, at + j * t.row_stride + c0 + c) : 0.0f;
+    const float value = inside ? load(t.data, t.dtype, row_at(t, at, j) + c0 + c) : 0.0f;
     bad = bad || !isfinite(value);
     to[j][c] = value;
   }
@@ -94,9 +102,10 @@ __device__ __forceinline__ void product(float (&acc)[kPer][kPer], const A a, con
 }
 
 // x += A B^T over `dim` columns: `rows` rows of `a` from its element `a_at`, of `b` those in [first, last).
+template <typename At>
 __device__ __forceinline__ void row_products(float (&x)[kPer][kPer], Shared& s, const RowTensor& a,
-                                             int64_t a_at, int rows, const RowTensor& b, int64_t b_at,
-                                             int first, int last, int64_t dim, int row, int column) {
+                                             int64_t a_at, int rows, const RowTensor& b, At b_at, int first,
+                                             int last, int64_t dim, int row, int column) {
   for (int d0 = 0; d0 < dim; d0 += kDepth) {
     load_transposed(s.q_t, a, a_at, 0, rows, d0, dim);
     load_transposed(s.k_t, b, b_at, first, last, d0, dim);

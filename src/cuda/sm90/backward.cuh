@@ -1,8 +1,8 @@
 // Backward attention on sm_90a for a tile of keys of one head at a time: dK, dV in registers over all queries
 // that see it, dQ added to fp32 sums in memory.
 //
-// Roles. Warpgroup 0: one thread drives the copy engine, two warps bring lse and D of the query rows, one thread
-// hands out work. Warpgroups 1 and 2: 64 keys each; five products by wgmma, P and dS in registers
+// Roles. Warpgroup 0: one thread drives the copy engine, two warps bring lse and D of the query rows, one
+// thread hands out work. Warpgroups 1 and 2: 64 keys each; five products by wgmma, P and dS in registers
 // (backward_consumer.cuh). The block is persistent: it draws tickets until there is no more work. The query
 // heads of a key head are walked one after the other, so that no sum of dK or dV leaves the registers.
 //

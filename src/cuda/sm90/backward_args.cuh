@@ -26,12 +26,12 @@ struct BackwardArgs {
   BackwardParams params;
   tile::Order order;  // of key tiles and key heads
   ScratchRows scratch_rows;
-  float* g_dq = nullptr;     // sums of dQ, in fragment order
-  float* g_delta = nullptr;  // D - dlse
+  float* g_dq = nullptr;        // sums of dQ, in fragment order
+  float* g_delta = nullptr;     // D - dlse
   uint32_t* g_turns = nullptr;  // deterministic: key tiles that a warp's piece of each tile of dQ has got
-  float scale_log2 = 0.0f;   // scores to exponents of 2
+  float scale_log2 = 0.0f;      // scores to exponents of 2
   int32_t queries_per_key_head = 1;
-  int32_t tiles_m = 0;       // query tiles of a sequence of the plan's length
+  int32_t tiles_m = 0;                            // query tiles of a sequence of the plan's length
   int32_t wide_dq = 0, wide_dk = 0, wide_dv = 0;  // 1: rows can be written 16 bytes at a time
   uint32_t* control = nullptr;  // two zeros, left zero: the next ticket, the blocks that are through
 };

@@ -45,7 +45,7 @@ struct BackwardShared {
   alignas(tile::kSwizzleAlignment) uint8_t q[C::kQStages][C::QTile::kBytes];
   alignas(tile::kSwizzleAlignment) uint8_t dout[C::kOStages][C::QTile::kBytes];
   alignas(tile::kSwizzleAlignment) uint8_t ds[C::kScoreStages][C::ScoreTile::kBytes];
-  alignas(128) float dq[4 * C::kConsumers][64 * 16];  // one piece a warp, in fragment order
+  alignas(128) float dq[4 * C::kConsumers][64 * 16];       // one piece a warp, in fragment order
   alignas(16) float weight_shift[C::kQStages][C::kTileM];  // -lse in exponents of 2; -inf: P = 0
   alignas(16) float delta[C::kQStages][C::kTileM];
   tile::KeyWork work[kWorkSlots];

@@ -39,8 +39,8 @@ struct BackwardConsumer {
 
   const BackwardArgs& args;
   BackwardShared<C>& shared;
-  const int group;    // warpgroup
-  const int warp;     // of all consumers
+  const int group;  // warpgroup
+  const int warp;   // of all consumers
   const int lane;
   Ring<1> kv;
   OddRing<C::kQStages> q;
@@ -117,8 +117,8 @@ struct BackwardConsumer {
 
   // From the weights of one tile to those of the next. kFirst: there is no tile before whose dQ is due.
   template <bool kFirst>
-  __device__ __forceinline__ void step(const tile::KeyWork& w, Walk& at, Walk& before, uint32_t (&r_p)[kScores / 2],
-                                       uint32_t (&r_ds)[kScores / 2]) {
+  __device__ __forceinline__ void step(const tile::KeyWork& w, Walk& at, Walk& before,
+                                       uint32_t (&r_p)[kScores / 2], uint32_t (&r_ds)[kScores / 2]) {
     float r_dq[32], r_s[kScores], r_dp[kScores];
     issue_dv(r_p);
     if (!kFirst) issue_dq(r_dq);
@@ -199,13 +199,13 @@ struct BackwardConsumer {
   }
 
   __device__ __forceinline__ void issue_dv(const uint32_t (&r_p)[kScores / 2]) {
-    tile::issue_values<T, C::kTileM, C::kDim>(
-        r_dv, r_p, ptx::uniform(C::QTile::mn_major(shared.dout[dout.at()])), true);
+    tile::issue_values<T, C::kTileM, C::kDim>(r_dv, r_p,
+                                              ptx::uniform(C::QTile::mn_major(shared.dout[dout.at()])), true);
   }
 
   __device__ __forceinline__ void issue_dk(const uint32_t (&r_ds)[kScores / 2]) {
-    tile::issue_values<T, C::kTileM, C::kDim>(r_dk, r_ds,
-                                              ptx::uniform(C::QTile::mn_major(shared.q[q.at()])), true);
+    tile::issue_values<T, C::kTileM, C::kDim>(r_dk, r_ds, ptx::uniform(C::QTile::mn_major(shared.q[q.at()])),
+                                              true);
   }
 
   __device__ __forceinline__ void issue_dp(const tile::KeyWork& w, const Walk& at, float (&r_dp)[kScores]) {
@@ -227,8 +227,7 @@ struct BackwardConsumer {
     return w.row_first > tile * C::kTileM || w.row_last < (tile + 1) * C::kTileM;
   }
 
-  __device__ __forceinline__ void issue_s(const tile::KeyWork& w, const Walk& at,
-                                          float (&r_s)[kScores]) {
+  __device__ __forceinline__ void issue_s(const tile::KeyWork& w, const Walk& at, float (&r_s)[kScores]) {
     ptx::mbarrier_wait(&shared.q_full[q.at()], q.phase());
     if (is_edge(w, at.tile))
       clear_outside<typename C::QTile, C::kTileM>(shared.q[q.at()], w.row_first - at.tile * C::kTileM,

@@ -115,8 +115,8 @@ struct BackwardRow {
 
     const auto query_tiles = static_cast<unsigned>(args.tiles_m * p.batch * p.heads_q);
     if (query_tiles > 0) {
-      const bool wide = p.delta.data == nullptr && wide_rows(p.o, 8) && wide_rows(p.dout, 8) &&
-                        p.o.dtype == p.dout.dtype;
+      const bool wide =
+          p.delta.data == nullptr && wide_rows(p.o, 8) && wide_rows(p.dout, 8) && p.o.dtype == p.dout.dtype;
       backward_before<C><<<query_tiles, kRowThreads, 0, call.stream>>>(args, wide);
       if (error = cudaGetLastError(); error != cudaSuccess) return error;
     }
@@ -147,13 +147,13 @@ struct BackwardRow {
 
 }  // namespace tilewise::sm90
 
-#define TILEWISE_SM90_BACKWARD(name)                                                                   \
-  namespace tilewise::cuda {                                                                           \
-  cudaError_t name(const BackwardParams& p, const Call& call) { return sm90::Row::launch(p, call); }   \
-  cudaError_t name##_prepare(const tilewise_problem&) { return sm90::Row::prepare(); }                 \
-  const char* name##_refuses(const BackwardParams& p) { return sm90::Row::refuses(p); }                \
-  const char* name##_cannot(const tilewise_problem& problem) { return sm90::Row::cannot(problem); }    \
-  int64_t name##_scratch(const tilewise_problem& problem) { return sm90::Row::scratch(problem); }      \
+#define TILEWISE_SM90_BACKWARD(name)                                                                 \
+  namespace tilewise::cuda {                                                                         \
+  cudaError_t name(const BackwardParams& p, const Call& call) { return sm90::Row::launch(p, call); } \
+  cudaError_t name##_prepare(const tilewise_problem&) { return sm90::Row::prepare(); }               \
+  const char* name##_refuses(const BackwardParams& p) { return sm90::Row::refuses(p); }              \
+  const char* name##_cannot(const tilewise_problem& problem) { return sm90::Row::cannot(problem); }  \
+  int64_t name##_scratch(const tilewise_problem& problem) { return sm90::Row::scratch(problem); }    \
   }
 
 #endif  // TILEWISE_CUDA_SM90_BACKWARD_LAUNCH_H_

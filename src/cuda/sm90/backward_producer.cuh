@@ -152,7 +152,8 @@ struct RowReader {
 #pragma unroll 1
       for (int head = w.head * group; head < (w.head + 1) * group; ++head)
 #pragma unroll 1
-        for (int tile = w.tile_first; tile < w.tile_last; ++tile) bring(w, ptx::afresh(head), ptx::afresh(tile));
+        for (int tile = w.tile_first; tile < w.tile_last; ++tile)
+          bring(w, ptx::afresh(head), ptx::afresh(tile));
       __syncwarp();
       if (first % 32 == 0) ptx::mbarrier_arrive(&shared.work_empty[slot.at()]);
       slot.advance();

@@ -1,5 +1,6 @@
 // What goes before and after the backward kernel proper, a block for each query tile of each head: before,
-// D = rowsum(dO o O) - dlse and zeros for the sums of dQ; after, the sums out of their fragment order into dq.
+// D = rowsum(dO o O) - dlse and zeros for the sums of dQ; after, the sums out of their fragment order into
+// dq.
 #ifndef TILEWISE_CUDA_SM90_BACKWARD_ROWS_H_
 #define TILEWISE_CUDA_SM90_BACKWARD_ROWS_H_
 
@@ -46,14 +47,15 @@ __device__ __forceinline__ float eight_products(const BackwardParams& p, int64_t
 }
 
 template <typename C>
-__global__ void __launch_bounds__(kRowThreads) backward_before(const __grid_constant__ BackwardArgs args,
-                                                               int wide) {
+__global__ void __launch_bounds__(kRowThreads)
+    backward_before(const __grid_constant__ BackwardArgs args, int wide) {
   using T = typename C::Element;
   constexpr int kLanes = C::kDim > 64 ? 16 : 8;  // of a row
   const BackwardParams& p = args.params;
   for_query_tiles<C>(args, [&](const Sequence& s, int batch, int head, int tile) {
     const int64_t first = static_cast<int64_t>(tile) * C::kTileM;
-    const int64_t scratch_row = head * args.scratch_rows.rows + args.scratch_rows.begin<C::kTileM>(p, batch, s.q_begin);
+    const int64_t scratch_row =
+        head * args.scratch_rows.rows + args.scratch_rows.begin<C::kTileM>(p, batch, s.q_begin);
     for (int i = static_cast<int>(threadIdx.x) / kLanes; i < C::kTileM; i += kRowThreads / kLanes) {
       const int64_t row = first + i;
       const bool exists = row < s.len_q;
@@ -87,9 +89,10 @@ __global__ void __launch_bounds__(kRowThreads) backward_after(const __grid_const
   const int columns = group == 0 ? 64 : C::kLastColumns;
   for_query_tiles<C>(args, [&](const Sequence& s, int batch, int head, int tile) {
     const int64_t first = static_cast<int64_t>(tile) * C::kTileM;
-    const int64_t scratch_row = head * args.scratch_rows.rows + args.scratch_rows.begin<C::kTileM>(p, batch, s.q_begin);
-    const float* g_sums = args.g_dq + (scratch_row + first) * C::kDim + group * C::kGroupFloats +
-                          warp % 4 * 16 * columns;
+    const int64_t scratch_row =
+        head * args.scratch_rows.rows + args.scratch_rows.begin<C::kTileM>(p, batch, s.q_begin);
+    const float* g_sums =
+        args.g_dq + (scratch_row + first) * C::kDim + group * C::kGroupFloats + warp % 4 * 16 * columns;
     float r_dq[32];
 #pragma unroll
     for (int i = 0; i < 8; ++i) {

@@ -19,10 +19,9 @@ struct ForwardConfig {
   static constexpr int kConsumers = kWarpgroups;  // warpgroups that compute, 64 queries each
   static constexpr int kTileM = 64 * kConsumers, kTileN = kKeys;
   static constexpr int kStages = kStageCount;
-  // Buffers of 64 queries, dealt to the warpgroups in turn. With more than one each, the first product of the
-  // next piece of work is issued before the last one of this piece.
+  // Buffers of 64 queries, dealt to the warpgroups in turn. With more than one each, queries of the next
+  // piece of work arrive while this one is computed.
   static constexpr int kQueries = kQueryBuffers;
-  static constexpr bool kAhead = kQueries > kConsumers;
   static_assert(kQueries >= kConsumers);
   // Softcap, ALiBi or a scale that is not positive: more registers a score, so a smaller tile.
   static constexpr bool kShaped = kShapedScores;

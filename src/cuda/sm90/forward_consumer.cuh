@@ -1,11 +1,13 @@
 // A consumer warpgroup: 64 queries against all their keys, one piece of work after the other.
 //
-// One step, from tile j to the next one, j - 1 or the last tile of the next piece of work:
-//   issue  S = Q K(next)^T, then O += P V(j)       both in the matrix unit, one after the other
-//   S done      its K stage is free; mask and maxima while the second product runs
-//   O done      its V stage is free; rescale O if a maximum rose; exponentials; P = round(S)
-// Warpgroups issue in turns, so one's exponentials run under another's products. Between two pieces of work
-// both products end first and O is written; the other warpgroups keep the matrix unit busy.
+// One step, from tile j to tile j - 1:
+//   issue  S = Q K(j - 1)^T, then O += P V(j)      both in the matrix unit, one after the other
+//   S done      its K stage is free; mask, maxima and half of the exponentials while the second product runs
+//   O done      its V stage is free; rescale O if a maximum rose; the other exponentials; P = round(S)
+// Warpgroups issue in turns, so one's exponentials run under another's products.
+//
+// A step is a chain of latencies, and what stands in it costs speed even where every unit has time to spare:
+// checks are made once a piece of work, or while a product is awaited anyway.
 #ifndef TILEWISE_CUDA_SM90_FORWARD_CONSUMER_H_
 #define TILEWISE_CUDA_SM90_FORWARD_CONSUMER_H_
 
@@ -34,49 +36,28 @@ struct Consumer {
   const bool leader;  // first lane of its warp
   Ring<C::kStages> k, v;
   OddRing<C::kQueries> q;
-  Ring<kWorkSlots> slot;  // of the next piece of work
+  Ring<kWorkSlots> slot;
   float r_s[C::kTileN / 2];
   uint32_t r_p[C::kTileN / 4];
   float r_o[C::kDimV / 2];
-  tile::OnlineSoftmax softmax;
-  uint32_t queries, keys, values;  // descriptors for the next step, found while the exponentials hide it
+  tile::LaggingSoftmax softmax;
 
   __device__ __forceinline__ void run() {
     if (takes_turns() && group == C::kConsumers - 1) ptx::barrier_arrive(kTurnBarrier, 256);
     q.advance(group);
-    find_queries();
-    find_keys();
-    find_values();
-    while (const tile::Work* work = take_work()) {
-      int tile = work->tile_last - 1;
-      wait_queries();
-      wait_keys();
-      issue_scores(ptx::uniform(queries), ptx::uniform(keys));
-      take_scores(*work);
-      begin(*work);
-      for (;;) {
-        bool fresh = true;
-        while (tile > work->tile_first) {
-          if (!fresh && tile <= work->full_last) {
-            const int stop = max(work->tile_first, work->full_first);
-            while (tile > stop) tile = step<true>(*work, tile);
-          }
-          if (tile > work->tile_first) tile = step<false>(*work, tile);
-          fresh = false;
-        }
-        const tile::Work* next = take_next();
-        if (next == nullptr) break;
-        end(*work, tile, *next);
-        work = next;
-        tile = work->tile_last - 1;
+    for (;;) {
+      ptx::mbarrier_wait(&shared.work_full[slot.at()], slot.phase());
+      const tile::Work& work = shared.work[slot.at()];
+      if (work.batch < 0) break;
+      if (work.tile_first < work.tile_last) {
+        attend(work);
+        finish(work);
+      } else {
+        write_nothing(work);
       }
-      if (C::kAhead) leave_queries();
-      issue_values<false>(*work, tile, ptx::uniform(values));
-      ptx::wgmma_wait<0>();
-      ptx::pin(r_o);
-      leave_values();
-      finish(*work);
-      release_work(work);
+      // All threads read the work.
+      ptx::mbarrier_arrive(&shared.work_empty[slot.at()]);
+      slot.advance();
     }
   }
 
@@ -93,108 +74,58 @@ struct Consumer {
     return 16 * (thread / 32 - 4) + thread % 32 / 4;
   }
 
-  // kInterior: every query sees every key of the next tile, and this tile's values need no clearing.
-  template <bool kInterior>
-  __device__ __forceinline__ int step(const tile::Work& w, int tile) {
-    const int next = tile - 1;
-    const uint32_t u_queries = ptx::uniform(queries), u_keys = ptx::uniform(keys),
-                   u_values = ptx::uniform(values);
-    wait_keys();
-    begin_turn();
-    issue_scores(u_queries, u_keys);
-    issue_values<kInterior>(w, tile, u_values);
-    end_turn();
-    ptx::wgmma_wait<1>();
-    ptx::pin(r_s);
-    leave_keys();
-    if (!C::kAhead && next == w.tile_first) leave_queries();
-    if (!kInterior || C::kShaped) prepare(w, next, kInterior || w.is_full(next));
-    const tile::Decay decay = softmax.raise(r_s, args.scale_log2);
-    ptx::wgmma_wait<0>();
-    ptx::pin(r_o);
-    leave_values();
-    decay.apply(r_o);
-    softmax.weigh(r_s, args.scale_log2);
-    tile::round_weights<T>(r_p, r_s);
-    return next;
-  }
-
-  // From the last tile of a piece of work to the first of the next one.
-  __device__ __forceinline__ void end(const tile::Work& w, int tile, const tile::Work& next) {
-    if (C::kAhead) {
-      leave_queries();
-      const uint32_t u_queries = ptx::uniform(queries), u_keys = ptx::uniform(keys),
-                     u_values = ptx::uniform(values);
-      wait_queries();
-      wait_keys();
-      begin_turn();
-      issue_scores(u_queries, u_keys);
-      issue_values<false>(w, tile, u_values);
-      end_turn();
-    } else {
-      issue_values<false>(w, tile, ptx::uniform(values));
-    }
-    if (C::kAhead)
-      take_scores(next);
-    else
-      ptx::wgmma_wait<0>();
-    ptx::pin(r_o);
-    leave_values();
-    finish(w);
-    release_work(&w);
-    if (!C::kAhead) {
-      wait_queries();
-      wait_keys();
-      issue_scores(ptx::uniform(queries), ptx::uniform(keys));
-      take_scores(next);
-    }
-    begin(next);
-  }
-
-  // Waits for all products; the scores are of the first tile.
-  __device__ __forceinline__ void take_scores(const tile::Work& w) {
-    ptx::wgmma_wait<0>();
-    ptx::pin(r_s);
-    leave_keys();
-    if (!C::kAhead && w.tile_last - 1 == w.tile_first) leave_queries();
-  }
-
-  __device__ __forceinline__ void begin(const tile::Work& w) {
-    const int tile = w.tile_last - 1;
+  __device__ __forceinline__ void attend(const tile::Work& w) {
+    constexpr int kScores = C::kTileN / 2, kHalf = kScores / 2 / 4 * 4;
+    // From a shuffle the compiler knows that they are the same in all lanes: rings and descriptors stay in
+    // uniform registers then, where wgmma wants them.
+    const int first = __shfl_sync(~0u, w.tile_first, 0);
+    const int full_first = __shfl_sync(~0u, w.full_first, 0), full_last = __shfl_sync(~0u, w.full_last, 0);
+    int tile = __shfl_sync(~0u, w.tile_last - 1, 0);
+    ptx::mbarrier_wait(&shared.q_full[q.at()], q.phase());
+    ptx::mbarrier_wait(&shared.k_full[k.at()], k.phase());
+    issue_scores();
 #pragma unroll
     for (int i = 0; i < C::kDimV / 2; ++i) r_o[i] = 0.0f;
     softmax = {};
+    ptx::wgmma_wait<0>();
+    ptx::pin(r_s);
+    leave_keys();
     prepare(w, tile, w.is_full(tile));
     softmax.raise(r_s, args.scale_log2);
-    softmax.weigh(r_s, args.scale_log2);
+    softmax.template weigh<0, kScores>(r_s, args.scale_log2);
     tile::round_weights<T>(r_p, r_s);
-  }
+    // Only the first and the last tile hold keys that nobody sees.
+    if (tile > first) clear_unseen(w, tile);
 
-  // The next piece of work that has keys, or null at the end; pieces without keys are written on the way.
-  __device__ __forceinline__ const tile::Work* take_work() {
-    for (;;) {
-      ptx::mbarrier_wait(&shared.work_full[slot.at()], slot.phase());
-      const tile::Work* work = &shared.work[slot.at()];
-      slot.advance();
-      if (work->batch < 0) return nullptr;
-      if (work->tile_first < work->tile_last) return work;
-      write_nothing(*work);
-      release_work(work);
+    while (tile > first) {
+      ptx::mbarrier_wait(&shared.k_full[k.at()], k.phase());
+      begin_turn();
+      issue_scores();
+      ptx::mbarrier_wait(&shared.v_full[v.at()], v.phase());
+      issue_values();
+      end_turn();
+      --tile;
+      softmax.allow_lag(args.scale_log2);
+      ptx::wgmma_wait<1>();
+      ptx::pin(r_s);
+      leave_keys();
+      prepare(w, tile, tile >= full_first && tile < full_last);
+      const tile::Decay decay = softmax.raise(r_s, args.scale_log2);
+      softmax.template weigh<0, kHalf>(r_s, args.scale_log2);
+      ptx::wgmma_wait<0>();
+      ptx::pin(r_o);
+      ptx::pin(r_s);
+      leave_values();
+      decay.apply(r_o);
+      softmax.template weigh<kHalf, kScores>(r_s, args.scale_log2);
+      tile::round_weights<T>(r_p, r_s);
     }
-  }
-
-  // The next piece if it has keys; else null, and its slot stays unread. The piece in hand holds one of the
-  // two slots, so skipping a piece without keys here would wait for a slot that nobody will free.
-  __device__ __forceinline__ const tile::Work* take_next() {
-    ptx::mbarrier_wait(&shared.work_full[slot.at()], slot.phase());
-    const tile::Work* work = &shared.work[slot.at()];
-    if (work->batch < 0 || work->tile_first >= work->tile_last) return nullptr;
-    slot.advance();
-    return work;
-  }
-
-  __device__ __forceinline__ void release_work(const tile::Work* work) {
-    ptx::mbarrier_arrive(&shared.work_empty[work - shared.work]);
+    leave_queries();
+    clear_unseen(w, tile);
+    issue_values();
+    ptx::wgmma_wait<0>();
+    ptx::pin(r_o);
+    leave_values();
   }
 
   __device__ __forceinline__ void begin_turn() {
@@ -204,49 +135,37 @@ struct Consumer {
     if (takes_turns()) ptx::barrier_arrive(kTurnBarrier + (group + 1) % C::kConsumers, 256);
   }
 
-  __device__ __forceinline__ void issue_scores(uint32_t u_queries, uint32_t u_keys) {
-    tile::issue_scores<T, C::kTileN, C::kDim>(r_s, u_queries, u_keys);
+  __device__ __forceinline__ void issue_scores() {
+    tile::issue_scores<T, C::kTileN, C::kDim>(r_s, C::QTile::k_major(shared.q[q.at()]),
+                                              C::KTile::k_major(shared.k[k.at()]));
   }
 
-  __device__ __forceinline__ void wait_queries() { ptx::mbarrier_wait(&shared.q_full[q.at()], q.phase()); }
-  __device__ __forceinline__ void wait_keys() { ptx::mbarrier_wait(&shared.k_full[k.at()], k.phase()); }
-  __device__ __forceinline__ void wait_values() { ptx::mbarrier_wait(&shared.v_full[v.at()], v.phase()); }
-  __device__ __forceinline__ void find_keys() { keys = C::KTile::k_major(shared.k[k.at()]); }
-  __device__ __forceinline__ void find_values() { values = C::VTile::mn_major(shared.v[v.at()]); }
-  __device__ __forceinline__ void find_queries() { queries = C::QTile::k_major(shared.q[q.at()]); }
+  __device__ __forceinline__ void issue_values() {
+    tile::issue_values<T, C::kTileN, C::kDimV>(r_o, r_p, C::VTile::mn_major(shared.v[v.at()]), true);
+  }
 
   __device__ __forceinline__ void leave_queries() {
     release(&shared.q_empty[q.at()]);
     q.advance(C::kConsumers);
-    find_queries();
   }
 
   __device__ __forceinline__ void leave_keys() {
     release(&shared.k_empty[k.at()]);
     k.advance();
-    find_keys();
   }
 
   __device__ __forceinline__ void leave_values() {
     release(&shared.v_empty[v.at()]);
     v.advance();
-    find_values();
   }
 
-  template <bool kInterior>
-  __device__ __forceinline__ void issue_values(const tile::Work& w, int tile, uint32_t u_values) {
-    wait_values();
-    if constexpr (!kInterior) {
-      const int key = tile * C::kTileN;
-      if (w.see_first > key || w.see_last < key + C::kTileN) clear_unseen(w, key);
-    }
-    tile::issue_values<T, C::kTileN, C::kDimV>(r_o, r_p, u_values, true);
-  }
-
-  // Zeroes the values that no row of the tile sees: their weights are 0, but 0 * NaN is not. Every warpgroup
-  // does it for itself; the second one writes zeros over zeros.
-  __device__ __forceinline__ void clear_unseen(const tile::Work& w, int key) {
+  // Waits for a tile of values and zeroes those that no row of the block's tile sees: their weights are 0,
+  // but 0 * NaN is not. Every warpgroup does it for itself; the second one writes zeros over zeros.
+  __device__ __forceinline__ void clear_unseen(const tile::Work& w, int tile) {
     constexpr int kChunks = C::VTile::kPanels * 8;
+    ptx::mbarrier_wait(&shared.v_full[v.at()], v.phase());
+    const int key = tile * C::kTileN;
+    if (w.see_first <= key && w.see_last >= key + C::kTileN) return;
     for (int i = ptx::thread_afresh() % 128; i < C::kTileN * kChunks; i += 128) {
       const int row = i / kChunks;
       if (key + row < w.see_first || key + row >= w.see_last)
@@ -275,7 +194,7 @@ struct Consumer {
     const ForwardParams& p = args.params;
     const int thread = ptx::thread_afresh(), lane = thread % 32;
     for (int i = 0; i < 16; ++i) {
-      const int row = w.row + row_of(thread - lane) + i;
+      const int row = __shfl_sync(~0u, w.row + row_of(thread - lane) + i, 0);
       if (row >= w.rows_q) return;
       const int64_t at =
           w.batch * p.o.batch_stride + w.head * p.o.head_stride + (w.q_begin + row) * p.o.row_stride;
@@ -296,15 +215,23 @@ struct Consumer {
     const ForwardParams& p = args.params;
     const int thread = ptx::thread_afresh(), lane = thread % 32;
     // Padding rows and those of the next packed sequence may hold anything: they must not send others there.
-    float probe[2] = {};
+    float probe[2][4] = {};
 #pragma unroll
-    for (int i = 0; i < C::kDimV / 2; ++i) probe[i / 2 % 2] += r_o[i] * 0.0f;
-    const int mine = w.row + row_of(thread);
-    if (__any_sync(~0u, (probe[0] != 0.0f && mine < w.len_q) || (probe[1] != 0.0f && mine + 8 < w.len_q))) {
+    for (int i = 0; i < C::kDimV / 2; ++i) probe[i / 2 % 2][i / 4 % 4] += r_o[i];
+    bool odd = false;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float all = (probe[r][0] + probe[r][1]) + (probe[r][2] + probe[r][3]);
+      odd = odd || (!isfinite(all) && w.row + row_of(thread) + 8 * r < w.len_q);
+    }
+    if (__any_sync(~0u, odd)) {
 #pragma unroll 1
       for (int i = 0; i < 16; ++i) {
-        const int row = w.row + row_of(thread - lane) + i;
-        if (row < w.rows_q) tile::exact_row<T, C::kDimV>(p, w, row, w.head / args.queries_per_key_head, lane);
+        const int row = __shfl_sync(~0u, w.row + row_of(thread - lane) + i, 0);
+        if (row >= w.rows_q) continue;
+        const int key = w.lo(row), last = row < w.len_q ? w.hi(row) : key;
+        tile::exact_row<T, C::kDimV>(p, w, row, w.head / args.queries_per_key_head, lane, key, last,
+                                     tile::PlainPairs());
       }
       return;
     }

@@ -11,29 +11,11 @@
 
 namespace tilewise::sm90 {
 
-constexpr int64_t kL2Share = int64_t{32} << 20;  // bytes of K and V of the heads walked together
-
 inline TensorExtent extent_q(const ForwardParams& p) {
   return {p.batch, p.cu_seqlens_q.data ? p.total_q : p.seqlen_q, p.heads_q, p.head_dim};
 }
 inline TensorExtent extent_kv(const ForwardParams& p, int64_t head_dim) {
   return {p.batch, p.cu_seqlens_kv.data ? p.total_kv : p.seqlen_kv, p.heads_kv, head_dim};
-}
-
-template <typename C>
-tile::Order order_of(const ForwardParams& p) {
-  tile::Order order;
-  order.tiles_m = static_cast<int32_t>((p.seqlen_q + C::kTileM - 1) / C::kTileM);
-  order.heads = static_cast<int32_t>(p.heads_q);
-  order.all_heads = static_cast<int32_t>(p.batch * p.heads_q);
-  order.total = order.tiles_m * order.all_heads;
-  order.last_first = p.window_right >= 0 && p.window_left < 0;
-  if (order.last_first) {
-    const int64_t head_bytes = std::max<int64_t>(1, p.seqlen_kv * (p.head_dim + p.head_dim_v) * 2);
-    const int64_t together = std::max<int64_t>(1, kL2Share / head_bytes) * p.group();
-    order.group = static_cast<int32_t>(std::min<int64_t>(together, std::max(1, order.all_heads)));
-  }
-  return order;
 }
 
 template <typename C>
@@ -47,7 +29,7 @@ cudaError_t launch_forward(const ForwardParams& p, uint32_t* control, int multip
                            cudaStream_t stream) {
   ForwardArgs args;
   args.params = p;
-  args.order = order_of<C>(p);
+  args.order = tile::order_of(p, C::kTileM);
   if (args.order.total == 0) return cudaSuccess;
   args.queries_per_key_head = static_cast<int32_t>(p.group());
   args.scale_log2 = C::kShaped ? kLog2E : p.scale * kLog2E;

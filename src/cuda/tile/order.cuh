@@ -3,9 +3,11 @@
 #ifndef TILEWISE_CUDA_TILE_ORDER_H_
 #define TILEWISE_CUDA_TILE_ORDER_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "core/hd.h"
+#include "core/params.h"
 
 namespace tilewise::tile {
 
@@ -29,6 +31,23 @@ struct Order {
     head = at % heads;
   }
 };
+
+constexpr int64_t kL2Share = int64_t{32} << 20;  // bytes of K and V of the heads walked together
+
+inline Order order_of(const ForwardParams& p, int tile_m) {
+  Order order;
+  order.tiles_m = static_cast<int32_t>((p.seqlen_q + tile_m - 1) / tile_m);
+  order.heads = static_cast<int32_t>(p.heads_q);
+  order.all_heads = static_cast<int32_t>(p.batch * p.heads_q);
+  order.total = order.tiles_m * order.all_heads;
+  order.last_first = p.window_right >= 0 && p.window_left < 0;
+  if (order.last_first) {
+    const int64_t head_bytes = std::max<int64_t>(1, p.seqlen_kv * (p.head_dim + p.head_dim_v) * 2);
+    const int64_t together = std::max<int64_t>(1, kL2Share / head_bytes) * p.group();
+    order.group = static_cast<int32_t>(std::min<int64_t>(together, std::max(1, order.all_heads)));
+  }
+  return order;
+}
 
 }  // namespace tilewise::tile
 #endif  // TILEWISE_CUDA_TILE_ORDER_H_

@@ -1,0 +1,95 @@
+// What a launch of the split forward carries, and its sizes.
+#ifndef TILEWISE_CUDA_SM80_SPLIT_ARGS_H_
+#define TILEWISE_CUDA_SM80_SPLIT_ARGS_H_
+
+#include "core/params.h"
+#include "cuda/split_sizes.h"
+
+namespace tilewise::sm80 {
+
+// n / divisor for 0 <= n < 2^31: a multiplication where the hardware has no division.
+struct FastDivide {
+  uint32_t divisor = 1, factor = 0, shift = 31;
+
+  static FastDivide by(int64_t divisor) {
+    FastDivide d;
+    d.divisor = static_cast<uint32_t>(divisor);
+    while ((int64_t{1} << (d.shift - 31)) < divisor) ++d.shift;
+    d.factor = static_cast<uint32_t>((uint64_t{1} << d.shift) / d.divisor + 1);
+    return d;
+  }
+  __host__ __device__ int divide(int n) const {
+    return static_cast<int>((static_cast<uint64_t>(static_cast<uint32_t>(n)) * factor) >> shift);
+  }
+};
+
+struct SplitArgs {
+  ForwardParams params;
+  FastDivide group, page;
+  int32_t q_tiles = 0;  // of a sequence
+  int32_t chunks = 0;   // parts of fixed length that a sequence is cut into; 0: cut where blocks end
+  int32_t entries = 0;  // batch * q_tiles * max(1, chunks)
+  // Keys of a step lie at one stride: contiguous, or pages that are multiples of a step.
+  bool one_run = false;
+  bool full_rows = false;  // head_dim and head_dim_v are the build's
+  float scale_log2 = 0.0f, softcap_log2 = 0.0f, inverse_cap = 0.0f;
+  uint32_t* counters = nullptr;  // a byte each, zero
+  float* parts = nullptr;        // SplitPart after SplitPart
+};
+
+// Of a warp's step: 16 keys. Of a block's: a step of each warp.
+template <typename Element_, int kDim_, int kWarps_, int kStages_>
+struct SplitConfig {
+  using Element = Element_;
+  static constexpr int kDim = kDim_, kWarps = kWarps_, kStages = kStages_, kThreads = 32 * kWarps;
+  static constexpr int kRows = cuda::kSplitRows, kKeys = 16, kTileKeys = kKeys * kWarps;
+  static constexpr int kHalfBytes = kKeys * kDim * 2, kStageBytes = 2 * kHalfBytes;  // K, then V
+  // Wide heads leave no registers for Q.
+  static constexpr bool kSharedQueries = kDim > 128;
+  static constexpr int kPitch = kDim + 4;                      // of `merge`, in floats
+  static constexpr int kColumns = kDim / 32;                   // of a lane, of a row
+  static constexpr int kVector = kColumns < 4 ? kColumns : 4;  // side by side
+};
+
+struct Found {
+  int32_t total;      // steps of all units
+  int32_t entry, at;  // where the block begins: an entry, and steps into it
+};
+
+// An entry of the line: one tile of rows of one sequence (or one chunk of its keys), every key head of it.
+struct Span {
+  int32_t batch, q_tile, chunk;
+  int32_t rows;                 // that are written
+  int32_t see_first, see_last;  // keys that some row sees
+  int32_t tile_first, tiles;    // key tiles; one without keys where rows are written all the same
+};
+
+// What a block takes of one unit: steps [at, at + count) of its key tiles. count 0: there is no more.
+struct Piece {
+  Span span;
+  int32_t head, at, count;
+  int32_t start;  // the unit's first step on the line
+};
+
+template <typename C>
+struct SplitShared {
+  alignas(128) unsigned char stage[C::kWarps][C::kStages][C::kStageBytes];
+  union {
+    unsigned char q[C::kRows * C::kDim * 2];  // at a unit's beginning; wide heads: until its end
+    float merge[C::kWarps][8][C::kPitch];     // at its end
+  };
+  // Of the unit's rows: keys that they see, positions of their queries, ALiBi slopes in exponents of 2.
+  int32_t lo[C::kRows], hi[C::kRows], position[C::kRows];
+  float slope[C::kRows];
+  float top[C::kWarps][C::kRows], sum[C::kWarps][C::kRows];
+  int32_t steps[C::kWarps];
+  // What copies have begun, for the products behind them. Every warp writes all of it, the same; pieces of
+  // the slowest and the fastest warp are never this far apart.
+  Piece pieces[C::kStages + 4];
+  Found found;
+  int32_t first_block, blocks;  // that share the unit
+  bool last;
+};
+
+}  // namespace tilewise::sm80
+#endif  // TILEWISE_CUDA_SM80_SPLIT_ARGS_H_

@@ -1,0 +1,9 @@
+#include "cuda/sm80/split_launch.cuh"
+
+namespace tilewise::sm80 {
+namespace {
+using SplitUnit = SplitRow<SplitConfig<__nv_bfloat16, 128, 8, 3>, SplitConfig<__nv_bfloat16, 128, 4, 2>>;
+}
+}  // namespace tilewise::sm80
+
+TILEWISE_SM80_SPLIT(forward_sm80_bf16_d128_16x128_split_simple)

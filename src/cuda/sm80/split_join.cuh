@@ -1,0 +1,163 @@
+// The end of a unit: the warps of a block put together, and the parts of several blocks.
+#ifndef TILEWISE_CUDA_SM80_SPLIT_JOIN_H_
+#define TILEWISE_CUDA_SM80_SPLIT_JOIN_H_
+
+#include "cuda/sm80/split_product.cuh"
+#include "cuda/sm80/split_rows.cuh"
+
+namespace tilewise::sm80 {
+
+// Maxima -inf weigh nothing, and (-inf) - (-inf) would be NaN.
+__device__ __forceinline__ float part_weight(float top, float common) {
+  return ptx::exp2_approx(top - (common == kNegativeInfinity ? 0.0f : common));
+}
+
+// A part in scratch: O of 16 rows, their maxima, their sums.
+template <typename C>
+struct Part {
+  float* data;
+  __device__ __forceinline__ Part(const SplitArgs& args, int64_t index)
+      : data(args.parts + index * cuda::split_part_floats(C::kDim)) {}
+  __device__ __forceinline__ float* o(int r) const { return data + r * C::kDim; }
+  __device__ __forceinline__ float* top() const { return data + C::kRows * C::kDim; }
+  __device__ __forceinline__ float* sum() const { return top() + C::kRows; }
+};
+
+template <typename C>
+__device__ __forceinline__ void write_part(const Part<C>& part, int r, float top, float sum,
+                                           const float (&r_o)[C::kColumns]) {
+#pragma unroll
+  for (int i = 0; i < C::kColumns; ++i) __stcg(part.o(r) + column_of<C>(i), r_o[i]);
+  if (threadIdx.x % 32 == 0) {
+    __stcg(part.top() + r, top);
+    __stcg(part.sum() + r, sum);
+  }
+}
+
+// Row r from `count` parts, by a warp, in ascending order; at(n) is the n-th.
+template <typename C, typename At>
+__device__ __forceinline__ void join_row(const SplitArgs& args, const Unit& u, int r, int count,
+                                         const At& at) {
+  const int lane = threadIdx.x % 32;
+  float top = kNegativeInfinity;
+  for (int n = lane; n < count; n += 32) top = fmaxf(top, __ldcg(at(n).top() + r));
+#pragma unroll
+  for (int bit = 16; bit > 0; bit /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, bit));
+  float sum = 0.0f, r_o[C::kColumns] = {};
+#pragma unroll 4
+  for (int n = 0; n < count; ++n) {
+    const Part<C> part = at(n);
+    const float weight = part_weight(__ldcg(part.top() + r), top);
+    sum = fmaf(weight, __ldcg(part.sum() + r), sum);
+#pragma unroll
+    for (int i = 0; i < C::kColumns; ++i) r_o[i] = fmaf(weight, __ldcg(part.o(r) + column_of<C>(i)), r_o[i]);
+  }
+  write_row<C>(args, u, r, top, sum, r_o);
+}
+
+// Rows 8 half + i of all warps to shared memory, each warp's scaled to the common maximum.
+template <typename C>
+__device__ __forceinline__ void lay_down(SplitShared<C>& shared, const Products<C>& products, int half) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4 + 8 * half;
+  float top = shared.top[0][row];
+#pragma unroll
+  for (int w = 1; w < C::kWarps; ++w) top = fmaxf(top, shared.top[w][row]);
+  const float weight = part_weight(half ? products.top[1] : products.top[0], top);
+  float* s_row = shared.merge[warp][lane / 4] + 2 * (lane % 4);
+#pragma unroll
+  for (int j = 0; j < C::kDim / 8; ++j) {
+    const float x = half ? products.r_o[4 * j + 2] : products.r_o[4 * j];
+    const float y = half ? products.r_o[4 * j + 3] : products.r_o[4 * j + 1];
+    *reinterpret_cast<float2*>(s_row + 8 * j) = make_float2(x * weight, y * weight);
+  }
+}
+
+// By the whole block.
+template <typename C>
+__device__ __forceinline__ void finish_unit(const SplitArgs& args, SplitShared<C>& shared, const Piece& piece,
+                                            Products<C>& products) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const Span& s = piece.span;
+  const Unit u(args, s, piece.head);
+  const bool begun = piece.at > 0, cut = begun || piece.count < s.tiles;
+  int64_t index = 2 * static_cast<int64_t>(blockIdx.x) + (begun ? 0 : 1);
+  if (args.chunks)
+    index = ((static_cast<int64_t>(s.batch) * args.q_tiles + s.q_tile) * args.params.heads_kv + piece.head) *
+                args.chunks +
+            s.chunk;
+  const Part<C> part(args, index);
+
+  products.finish();
+  if (lane % 4 == 0) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      shared.top[warp][lane / 4 + 8 * r] = products.top[r];
+      shared.sum[warp][lane / 4 + 8 * r] = products.sum[r];
+    }
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int half = 0; 8 * half < u.rows; ++half) {
+    lay_down(shared, products, half);
+    __syncthreads();
+#pragma unroll 1
+    for (int i = warp; i < 8 && 8 * half + i < u.rows; i += C::kWarps) {
+      const int row = 8 * half + i;
+      float top = shared.top[0][row], sum = 0.0f, r_o[C::kColumns] = {};
+#pragma unroll
+      for (int w = 1; w < C::kWarps; ++w) top = fmaxf(top, shared.top[w][row]);
+#pragma unroll
+      for (int w = 0; w < C::kWarps; ++w) {
+        sum = fmaf(part_weight(shared.top[w][row], top), shared.sum[w][row], sum);
+#pragma unroll
+        for (int c = 0; c < C::kColumns; ++c) r_o[c] += shared.merge[w][i][column_of<C>(c)];
+      }
+      if (cut || args.chunks)
+        write_part(part, row, top, sum, r_o);
+      else
+        write_row<C>(args, u, row, top, sum, r_o);
+    }
+    __syncthreads();  // the rows have been read; all of a part is written
+  }
+  if (!cut || args.chunks) return;
+
+  if (threadIdx.x == 0) {
+    const int share = share_of(shared.found.total), first = piece.start / share;
+    const uint32_t blocks = (piece.start + s.tiles - 1) / share - first + 1, shift = first % 4 * 8;
+    shared.first_block = first;
+    shared.blocks = static_cast<int32_t>(blocks);
+    __threadfence();
+    uint32_t* word = args.counters + first / 4;
+    shared.last = (atomicAdd(word, 1u << shift) >> shift & 255u) == blocks - 1;
+    if (shared.last) atomicSub(word, blocks << shift);
+    __threadfence();
+  }
+  __syncthreads();
+  if (shared.last) {
+    const int first = shared.first_block, count = shared.blocks;
+    const auto at = [&](int n) {
+      return Part<C>(args, 2 * static_cast<int64_t>(first + n) + (n == 0 ? 1 : 0));
+    };
+#pragma unroll 1
+    for (int r = warp; r < u.rows; r += C::kWarps) join_row<C>(args, u, r, count, at);
+  }
+  __syncthreads();  // before the next unit's end writes there
+}
+
+// Chunks of fixed length to rows: a block for each unit.
+template <typename C>
+__global__ void __launch_bounds__(C::kThreads, 1)
+    split_join(const __grid_constant__ SplitArgs args, int64_t units) {
+  for (int64_t n = blockIdx.x; n < units; n += gridDim.x) {
+    const int64_t heads = args.params.heads_kv, entry = n / heads;
+    const Span s = span_of<C>(args, static_cast<int>(entry), 0);
+    const Unit u(args, s, static_cast<int>(n - entry * heads));
+    constexpr int kChunk = static_cast<int>(cuda::kSplitChunk);
+    const int first = s.see_first / kChunk, last = (s.see_last + kChunk - 1) / kChunk;
+    const auto at = [&](int c) { return Part<C>(args, n * args.chunks + first + c); };
+    for (int r = threadIdx.x / 32; r < s.rows; r += C::kWarps) join_row<C>(args, u, r, last - first, at);
+  }
+}
+
+}  // namespace tilewise::sm80
+#endif  // TILEWISE_CUDA_SM80_SPLIT_JOIN_H_

@@ -1,0 +1,87 @@
+// Host side of a split forward: which build the device has room for, and its launches.
+#ifndef TILEWISE_CUDA_SM80_SPLIT_LAUNCH_H_
+#define TILEWISE_CUDA_SM80_SPLIT_LAUNCH_H_
+
+#include <algorithm>
+
+#include "core/softmax.h"
+#include "cuda/sm80/split.cuh"
+#include "cuda/units.h"
+
+namespace tilewise::sm80 {
+
+template <typename C>
+cudaError_t allow_shared() {
+  return cudaFuncSetAttribute(split_forward<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              sizeof(SplitShared<C>));
+}
+
+inline SplitArgs split_args(const ForwardParams& p, const cuda::Call& call, int dim) {
+  SplitArgs args;
+  args.params = p;
+  args.group = FastDivide::by(p.group());
+  args.page = FastDivide::by(std::max<int64_t>(1, p.page_size));
+  args.q_tiles = static_cast<int32_t>((p.seqlen_q * p.group() + cuda::kSplitRows - 1) / cuda::kSplitRows);
+  args.chunks = call.num_splits;
+  args.entries = static_cast<int32_t>(p.batch * args.q_tiles * std::max(1, args.chunks));
+  args.one_run = p.page_size % 16 == 0;
+  args.scale_log2 = p.scale * kLog2E;
+  args.full_rows = p.head_dim == dim && p.head_dim_v == dim;
+  if (p.softcap > 0.0f) {
+    args.softcap_log2 = p.softcap * kLog2E;
+    args.inverse_cap = 1.0f / p.softcap;
+  }
+  args.counters = static_cast<uint32_t*>(call.control);
+  args.parts = static_cast<float*>(call.scratch);
+  return args;
+}
+
+template <typename C>
+cudaError_t launch_split(const SplitArgs& args, int blocks, cudaStream_t stream) {
+  const auto go = [&] {
+    split_forward<C><<<blocks, C::kThreads, sizeof(SplitShared<C>), stream>>>(args);
+    return cudaGetLastError();
+  };
+  cudaError_t error = go();
+  // More shared memory than a kernel has unasked: this device was never prepared.
+  if (error == cudaErrorInvalidValue && allow_shared<C>() == cudaSuccess) error = go();
+  if (error != cudaSuccess || args.chunks == 0) return error;
+  const int64_t units = int64_t{args.entries} / args.chunks * args.params.heads_kv;
+  split_join<C>
+      <<<static_cast<unsigned>(std::min<int64_t>(units, 1 << 20)), C::kThreads, 0, stream>>>(args, units);
+  return cudaGetLastError();
+}
+
+// Whether the device gives a block that much.
+inline bool has_shared(size_t bytes) {
+  int device = 0, most = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess &&
+         static_cast<size_t>(most) >= bytes;
+}
+
+// A row of the table: one block a multiprocessor with all of Hopper's shared memory, or two with what fits.
+template <typename Large, typename Small>
+struct SplitRow {
+  static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
+    const SplitArgs args = split_args(p, call, Large::kDim);
+    if (args.entries == 0) return cudaSuccess;
+    if (has_shared(sizeof(SplitShared<Large>)))
+      return launch_split<Large>(args, std::min(call.multiprocessors, cuda::kSplitBlocks), call.stream);
+    return launch_split<Small>(args, std::min(2 * call.multiprocessors, cuda::kSplitBlocks), call.stream);
+  }
+  static cudaError_t prepare() {
+    return has_shared(sizeof(SplitShared<Large>)) ? allow_shared<Large>() : allow_shared<Small>();
+  }
+};
+
+}  // namespace tilewise::sm80
+
+#define TILEWISE_SM80_SPLIT(name)                                                                         \
+  namespace tilewise::cuda {                                                                              \
+  cudaError_t name(const ForwardParams& p, const Call& call) { return sm80::SplitUnit::launch(p, call); } \
+  cudaError_t name##_prepare(const tilewise_problem&) { return sm80::SplitUnit::prepare(); }              \
+  const char* name##_refuses(const ForwardParams&) { return nullptr; }                                    \
+  }
+
+#endif  // TILEWISE_CUDA_SM80_SPLIT_LAUNCH_H_

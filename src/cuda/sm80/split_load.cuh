@@ -1,0 +1,195 @@
+// The copies of one warp: 16 keys, K and V, into a stage of its own, 16 bytes a lane, several stages ahead.
+// They walk along the block's piece of the line; what they find out about a unit is left for the products,
+// which follow.
+#ifndef TILEWISE_CUDA_SM80_SPLIT_LOAD_H_
+#define TILEWISE_CUDA_SM80_SPLIT_LOAD_H_
+
+#include "cuda/ptx/cp_async.cuh"
+#include "cuda/ptx/shared.cuh"
+#include "cuda/sm80/split_schedule.cuh"
+#include "cuda/tile/shared_tile.cuh"
+
+namespace tilewise::sm80 {
+
+template <typename C>
+class Loader {
+ public:
+  __device__ __forceinline__ Loader(const SplitArgs& args, SplitShared<C>& shared)
+      : args_(args), shared_(shared) {
+    const int total = shared.found.total, share = share_of(total);
+    position_ = share * static_cast<int>(blockIdx.x);
+    left_ = min(share, total - position_);
+    entry_ = shared.found.entry;
+    skip_ = shared.found.at;
+  }
+
+  // The next step of the line into a stage, if there is one. Closes a group either way: groups count steps.
+  __device__ __forceinline__ void issue(uint32_t s_stage) {
+    if (steps_ == 0 && !ended_) begin_piece();
+    if (!ended_) {
+      const int key0 = key_;
+      if (key0 < see_last_ && key0 + C::kKeys > see_first_) {
+        const bool whole = key0 >= see_first_ && key0 + C::kKeys <= see_last_ && args_.full_rows;
+        if (!whole)
+          copy_rows<false>(s_stage, key0);
+        else if (args_.one_run)
+          copy_run(s_stage, key0);
+        else
+          copy_rows<true>(s_stage, key0);
+      }
+      key_ += C::kTileKeys;
+      --steps_;
+      find_page();
+    }
+    ptx::cp_async_commit();
+  }
+
+ private:
+  using T = typename C::Element;
+  using Tile = tile::SharedTile<C::kKeys, C::kDim>;
+  static constexpr int kChunks = C::kDim / 8;       // 16-byte pieces of a row
+  static constexpr int kRowsAtOnce = 32 / kChunks;  // rows of one copy of all lanes
+  static constexpr int kCopies = C::kKeys / kRowsAtOnce;
+
+  static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
+  __device__ __forceinline__ void begin_piece() {
+    const ForwardParams& p = args_.params;
+    const int heads = static_cast<int>(p.heads_kv);
+    Span span = shared_.pieces[number_ == 0 ? kPieces - 1 : number_ - 1].span;  // of the piece before
+    int at = 0;
+#pragma unroll 1
+    while (left_ > 0) {
+      if (head_ == heads) {
+        head_ = 0;
+        ++entry_;
+        fresh_ = true;
+      }
+      if (fresh_) {
+        fresh_ = false;
+        span = span_of<C>(args_, entry_, args_.chunks);
+        if (span.tiles == 0) {
+          head_ = heads;
+          continue;
+        }
+        head_ = skip_ / span.tiles;
+        at = skip_ - head_ * span.tiles;
+        skip_ = 0;
+      }
+      if (args_.chunks == 0 || at == 0) break;
+      left_ -= span.tiles - at;  // where cuts are fixed the block before walks all of it
+      position_ += span.tiles - at;
+      at = 0;
+      ++head_;
+    }
+    ended_ = left_ <= 0;
+    const int count = ended_ ? 0 : args_.chunks ? span.tiles : min(left_, span.tiles - at);
+    shared_.pieces[number_] = {span, head_, at, count, position_ - at};
+    number_ = number_ + 1 == kPieces ? 0 : number_ + 1;
+    if (ended_) return;
+    batch_ = span.batch;
+    see_first_ = span.see_first;
+    see_last_ = span.see_last;
+    key_ = (span.tile_first + at) * C::kTileKeys + static_cast<int>(threadIdx.x) / 32 * C::kKeys;
+    steps_ = count;
+    left_ -= count;
+    position_ += count;
+    // The lane's place: its head and its piece of a row. Keys come on top.
+    k_ = static_cast<const T*>(p.k.data) + head_ * p.k.head_stride + lane() % kChunks * 8;
+    v_ = static_cast<const T*>(p.v.data) + head_ * p.v.head_stride + lane() % kChunks * 8;
+    ++head_;
+    if (!p.page_size) {
+      slot_ = cache_slot(p, batch_);
+      begin_ = p.cu_seqlens_kv.data ? static_cast<int>(sequence_of(p, batch_).kv_begin) : 0;
+    }
+    find_page();
+  }
+
+  // Where the lane's key of the next step lies: read one step early.
+  __device__ __forceinline__ void find_page() {
+    const ForwardParams& p = args_.params;
+    if (!p.page_size || see_last_ == 0) return;
+    const int key = min(max(key_ + lane() % C::kKeys, see_first_), see_last_ - 1);
+    page_ = static_cast<const int32_t*>(p.page_table.data)[batch_ * p.page_table.batch_stride +
+                                                           args_.page.divide(key) * p.page_table.row_stride];
+  }
+
+  // Indices of a key on the first two dimensions of k and v; in pages, of the page that find_page has read.
+  __device__ __forceinline__ void find_key(int key, int64_t* block, int64_t* row) const {
+    const ForwardParams& p = args_.params;
+    *block = slot_;
+    *row = begin_ + key;
+    if (!p.page_size) return;
+    *block = min(max(page_, 0), static_cast<int>(p.num_pages) - 1);
+    *row = key - args_.page.divide(key) * static_cast<int>(args_.page.divisor);
+  }
+
+  // From the stage's start, of copy i of this lane.
+  static __device__ __forceinline__ uint32_t place(int i) {
+    return Tile::chunk_offset(i * kRowsAtOnce + lane() / kChunks, lane() % kChunks);
+  }
+
+  // Keys at one stride, all of them seen.
+  __device__ __forceinline__ void copy_run(uint32_t s_stage, int key0) const {
+    const ForwardParams& p = args_.params;
+    int64_t block, row;
+    find_key(key0, &block, &row);
+    row += lane() / kChunks;
+    const T* k = k_ + block * p.k.batch_stride + row * p.k.row_stride;
+    const T* v = v_ + block * p.v.batch_stride + row * p.v.row_stride;
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      ptx::cp_async_16(s_stage + place(i), k, 16);
+      k += kRowsAtOnce * p.k.row_stride;
+    }
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      ptx::cp_async_16(s_stage + C::kHalfBytes + place(i), v, 16);
+      v += kRowsAtOnce * p.v.row_stride;
+    }
+  }
+
+  // Each lane knows where one key lies, and tells the lanes that copy it. Keys that no row sees may not
+  // exist.
+  template <bool kWhole>
+  __device__ __forceinline__ void copy_rows(uint32_t s_stage, int key0) const {
+    const ForwardParams& p = args_.params;
+    int64_t block, row;
+    find_key(key0 + lane() % C::kKeys, &block, &row);
+    const int64_t k_at = block * p.k.batch_stride + row * p.k.row_stride;
+    const int64_t v_at = block * p.v.batch_stride + row * p.v.row_stride;
+    const int left_k = static_cast<int>(p.head_dim) - lane() % kChunks * 8;
+    const int left_v = static_cast<int>(p.head_dim_v) - lane() % kChunks * 8;
+#pragma unroll 4
+    for (int i = 0; i < kCopies; ++i) {
+      const int row_of_copy = i * kRowsAtOnce + lane() / kChunks, key = key0 + row_of_copy;
+      const T* k = k_ + __shfl_sync(~0u, k_at, row_of_copy);
+      const T* v = v_ + __shfl_sync(~0u, v_at, row_of_copy);
+      int of_k = 16, of_v = 16;
+      if (!kWhole) {
+        const bool seen = key >= see_first_ && key < see_last_;
+        of_k = seen ? min(max(2 * left_k, 0), 16) : 0;
+        of_v = seen ? min(max(2 * left_v, 0), 16) : 0;
+        if (of_k == 0) k = static_cast<const T*>(p.q.data);
+        if (of_v == 0) v = static_cast<const T*>(p.q.data);
+      }
+      ptx::cp_async_16(s_stage + place(i), k, of_k);
+      ptx::cp_async_16(s_stage + C::kHalfBytes + place(i), v, of_v);
+    }
+  }
+
+  static constexpr int kPieces = sizeof(SplitShared<C>::pieces) / sizeof(Piece);
+
+  const SplitArgs& args_;
+  SplitShared<C>& shared_;
+  const T *k_ = nullptr, *v_ = nullptr;
+  int64_t slot_ = 0;
+  int begin_ = 0, page_ = 0;
+  int left_, position_, entry_, skip_;  // of the line from here on; `skip_` steps of the first entry
+  int batch_ = 0, see_first_ = 0, see_last_ = 0;  // of the unit
+  int key_ = 0, steps_ = 0;                       // the warp's next one of it, and steps left
+  int head_ = 0, number_ = 0;
+  bool fresh_ = true, ended_ = false;
+};
+
+}  // namespace tilewise::sm80
+#endif  // TILEWISE_CUDA_SM80_SPLIT_LOAD_H_

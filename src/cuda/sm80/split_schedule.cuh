@@ -1,0 +1,114 @@
+// Who walks which keys, from lengths that only the device knows. A unit is a tile of 16 rows of one key head;
+// units stand in one line, each as long as the key tiles (steps) that its rows see, and every block takes an
+// equal piece of the line: skewed batches are as balanced as uniform ones. Each block finds its own place;
+// the line is never stored.
+#ifndef TILEWISE_CUDA_SM80_SPLIT_SCHEDULE_H_
+#define TILEWISE_CUDA_SM80_SPLIT_SCHEDULE_H_
+
+#include "core/cache.h"
+#include "cuda/sm80/split_args.cuh"
+#include "cuda/tile/work.cuh"
+
+namespace tilewise::sm80 {
+
+// What tile/work.cuh says of a whole sequence.
+__device__ __forceinline__ void look_at_sequence(tile::Work& w, const ForwardParams& p, int batch) {
+  tile::make_work<1 << 30, 1>(w, p, batch, 0, 0);
+}
+
+template <typename C>
+__device__ __forceinline__ Span span_of(const SplitArgs& args, int entry, int chunks) {
+  const ForwardParams& p = args.params;
+  Span s;
+  s.chunk = 0;
+  int rest = entry;
+  if (chunks) {
+    rest = entry / chunks;
+    s.chunk = entry - rest * chunks;
+  }
+  s.batch = rest / args.q_tiles;
+  s.q_tile = rest - s.batch * args.q_tiles;
+  tile::Work w;
+  look_at_sequence(w, p, s.batch);
+  const int group = static_cast<int>(args.group.divisor), row0 = s.q_tile * C::kRows;
+  s.rows = min(max(w.rows_q * group - row0, 0), C::kRows);
+  s.see_first = s.see_last = 0;
+  const int first = args.group.divide(row0), last = min(args.group.divide(row0 + s.rows - 1), w.len_q - 1);
+  if (s.rows > 0 && first <= last) {
+    s.see_first = max(w.lo(first), 0);
+    s.see_last = w.hi(last);
+    if (chunks) {
+      constexpr int kChunk = static_cast<int>(cuda::kSplitChunk);
+      s.see_first = max(s.see_first, s.chunk * kChunk);
+      s.see_last = min(s.see_last, (s.chunk + 1) * kChunk);
+    }
+    if (s.see_last <= s.see_first) s.see_first = s.see_last = 0;
+  }
+  s.tile_first = s.see_first / C::kTileKeys;
+  s.tiles = (s.see_last + C::kTileKeys - 1) / C::kTileKeys - s.tile_first;
+  if (s.tiles == 0 && s.rows > 0 && chunks == 0) s.tiles = 1;
+  return s;
+}
+
+// Sum over the block; every thread gets it. `before`: of the threads before this one.
+template <typename C>
+__device__ __forceinline__ int scan_block(SplitShared<C>& shared, int mine, int* before) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int sum = mine;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(~0u, sum, step);
+    if (lane >= step) sum += other;
+  }
+  __syncthreads();
+  if (lane == 31) shared.steps[warp] = sum;
+  __syncthreads();
+  int all = 0, of_warps = 0;
+#pragma unroll
+  for (int w = 0; w < C::kWarps; ++w) {
+    if (w < warp) of_warps += shared.steps[w];
+    all += shared.steps[w];
+  }
+  *before = of_warps + sum - mine;
+  return all;
+}
+
+// Steps that each block takes.
+__device__ __forceinline__ int share_of(int total) {
+  return static_cast<int>((static_cast<uint32_t>(total) + gridDim.x - 1) / gridDim.x);
+}
+
+// Steps of the line, and where this block begins in it, if it does: once over all entries to count, and once
+// to find.
+template <typename C>
+__device__ __forceinline__ bool find_share(const SplitArgs& args, SplitShared<C>& shared) {
+  const int heads = static_cast<int>(args.params.heads_kv);
+  int total = 0, begin = 0, passed = 0, tiles = 0, before = 0, sum = 0;
+#pragma unroll 1
+  for (int pass = 0; pass < 2; ++pass) {
+#pragma unroll 1
+    for (int base = 0; base < args.entries; base += C::kThreads) {
+      const int entry = base + static_cast<int>(threadIdx.x);
+      if (pass == 0 || args.entries > C::kThreads) {
+        tiles = entry < args.entries ? span_of<C>(args, entry, args.chunks).tiles : 0;
+        sum = scan_block(shared, tiles * heads, &before);
+      }
+      if (pass == 0) {
+        total += sum;
+        continue;
+      }
+      const int start = passed + before;
+      if (tiles > 0 && begin >= start && begin < start + tiles * heads)
+        shared.found = {total, entry, begin - start};
+      passed += sum;
+      if (passed > begin) break;
+    }
+    begin = share_of(total) * static_cast<int>(blockIdx.x);
+    if (begin >= total) return false;
+  }
+  __syncthreads();
+  return true;
+}
+
+}  // namespace tilewise::sm80
+#endif  // TILEWISE_CUDA_SM80_SPLIT_SCHEDULE_H_

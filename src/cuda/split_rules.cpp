@@ -1,0 +1,81 @@
+#include "cuda/split_rules.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/cost.h"
+#include "core/text.h"
+#include "cuda/split_sizes.h"
+
+namespace tilewise::cuda {
+namespace {
+
+// Tiles of rows of a key head: queries times the heads of their group.
+double row_tiles(const Problem& p) {
+  return std::ceil(static_cast<double>(p.seqlen_q) * static_cast<double>(p.heads_q / p.heads_kv) /
+                   kSplitRows);
+}
+
+int64_t units_of(const Problem& p) { return p.batch * p.heads_kv * static_cast<int64_t>(row_tiles(p)); }
+
+}  // namespace
+
+std::string split_refuses(const Kernel& kernel, const Problem& p, const DeviceInfo& device) {
+  if (std::string text = refuses(kernel, p, device); !text.empty()) return text;
+  const double rows = static_cast<double>(p.seqlen_q) * static_cast<double>(p.heads_q / p.heads_kv);
+  const double entries = static_cast<double>(p.batch) * row_tiles(p) *
+                         (p.batch_invariant ? static_cast<double>(p.seqlen_kv) / kSplitChunk + 1.0 : 1.0);
+  const double steps = static_cast<double>(p.batch * p.heads_kv) * row_tiles(p) *
+                       (static_cast<double>(p.seqlen_kv) / kernel.tile_n + 2.0);
+  if (std::max({rows, entries, steps, static_cast<double>(p.num_pages)}) > kSplitMostRows)
+    return cat(
+        "takes up to 2^30 rows of a group of heads, tiles of them, key tiles of these and pages; given ",
+        rows, ", ", entries, ", ", steps, " and ", p.num_pages);
+  return {};
+}
+
+Schedule split_schedule(const Kernel& kernel, const Problem& p, const DeviceInfo&, int) {
+  Schedule s{.threads = 1, .tile_m = kernel.tile_m, .tile_n = kernel.tile_n, .num_splits = 0};
+  if (p.batch_invariant)
+    s.num_splits = static_cast<int>(std::max<int64_t>(1, (p.seqlen_kv + kSplitChunk - 1) / kSplitChunk));
+  return s;
+}
+
+int64_t split_scratch(const Kernel& kernel, const Problem& p, const Schedule& s) {
+  return split_scratch_bytes(facts_of(kernel).head_dim, units_of(p), s.num_splits);
+}
+
+// The time to read what is seen, once from memory and, for each further tile of rows, from the cache behind
+// it.
+Estimate split_estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& device, const Schedule& s) {
+  constexpr double kLaunchSeconds = 5e-6, kJoinSeconds = 3e-6;
+  // A block alone reads at twice its share of the bandwidth.
+  constexpr double kBlockOverShare = 2.0, kCacheOverMemory = 2.0, kShareOfUnit = 0.25;
+  const Facts& facts = facts_of(kernel);
+  const double bandwidth = std::max(device.memory_gbps, 1.0) * 1e9 * facts.percent / 100.0;
+  const double tiles = row_tiles(p), rows = std::max(static_cast<double>(p.seqlen_q), 1.0);
+  const double seen = std::min(static_cast<double>(p.seqlen_kv), visible_pairs_per_head(p) / rows + rows);
+  const double key_heads = full_sequences(p) * static_cast<double>(p.heads_kv);
+  const double row_bytes = 2.0 * static_cast<double>(p.head_dim + p.head_dim_v);
+  const double keys = key_heads * seen * row_bytes;
+  const double lanes = fma_lanes(device.isa), multiprocessors = std::max(device.cores, 1);
+  const double clock = std::max(device.core_gflops, 1.0) * 1e9 / (2.0 * lanes);
+  const double rate = 16.0 * lanes * clock * multiprocessors * kShareOfUnit;
+  const double walked = key_heads * tiles * kSplitRows * seen;
+  Estimate e;
+  e.bytes = ideal_bytes(p) -
+            static_cast<double>(p.batch * p.heads_kv) * row_bytes * (static_cast<double>(p.seqlen_kv) - seen);
+  e.waste = walked > 0 ? std::clamp(1.0 - visible_pairs(p) / walked, 0.0, 1.0) : 0.0;
+  const double steps = key_heads * tiles * std::ceil(seen / kernel.tile_n);
+  e.waves = std::min(1.0, steps / multiprocessors);
+  const double product = walked * 2.0 * (facts.head_dim + facts.head_dim_v) / rate;
+  // Filling what a problem leaves of the row's dimensions with zeros is not free.
+  const double padding =
+      1.0 - static_cast<double>(p.head_dim + p.head_dim_v) / (facts.head_dim + facts.head_dim_v);
+  e.seconds = kLaunchSeconds + (s.num_splits ? kJoinSeconds : 0.0) +
+              std::max({e.bytes / bandwidth, tiles * keys / (bandwidth * kCacheOverMemory), product}) /
+                  std::clamp(e.waves * kBlockOverShare, 0.05, 1.0) * (1.0 + padding);
+  return e;
+}
+
+}  // namespace tilewise::cuda

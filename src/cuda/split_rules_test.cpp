@@ -1,0 +1,97 @@
+#include "cuda/split_rules.h"
+
+#include <gtest/gtest.h>
+
+#include "core/cost.h"
+#include "cuda/kernels.h"
+#include "cuda/split_sizes.h"
+#include "plan/planner.h"
+
+namespace tilewise {
+namespace {
+
+DeviceInfo device() {
+  DeviceInfo d;
+  d.kind = TILEWISE_CUDA;
+  d.cores = 132;
+  d.isa = 90;
+  d.l2_bytes = 50 << 20;
+  d.memory_bytes = int64_t{100} << 30;
+  d.core_gflops = 500;
+  d.memory_gbps = 4800;
+  std::snprintf(d.name, sizeof d.name, "made up");
+  return d;
+}
+
+Problem decode(int64_t batch, int64_t keys, int64_t queries = 1) {
+  Problem p;
+  p.batch = batch;
+  p.heads_q = 32;
+  p.heads_kv = 8;
+  p.head_dim = p.head_dim_v = 128;
+  p.seqlen_q = queries;
+  p.seqlen_kv = keys;
+  p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = TILEWISE_BF16;
+  p.alignment = 16;
+  return p;
+}
+
+const Kernel& row(const char* name) {
+  for (const Kernel& kernel : cuda_split_kernels())
+    if (std::string(kernel.name) == name) return kernel;
+  throw std::runtime_error("no such row");
+}
+const Kernel& d128() { return row("forward_sm80_bf16_d128_16x128_split_simple"); }
+
+TEST(SplitRules, FewQueriesTakeTheSplitRowAndManyDoNot) {
+  for (int64_t keys : {1024, 8192, 131072}) {
+    const auto made = plan(decode(1, keys), device());
+    ASSERT_TRUE(made.ok()) << made.status().message();
+    EXPECT_STREQ(made->kernel, d128().name) << keys;
+    EXPECT_EQ(made->num_splits, 0);
+  }
+  const auto prefill = plan(decode(1, 8192, 8192), device());
+  ASSERT_TRUE(prefill.ok());
+  EXPECT_EQ(std::string(prefill->kernel).find("split"), std::string::npos) << prefill->kernel;
+}
+
+TEST(SplitRules, PagesOfAnySizeAreTaken) {
+  for (int64_t size : {1, 3, 16, 1000}) {
+    Problem p = decode(4, 6000);
+    p.page_size = size;
+    p.max_pages = 6000 / size;
+    p.num_pages = 4 * p.max_pages + 1;
+    EXPECT_EQ(cuda::split_refuses(d128(), p, device()), "") << size;
+  }
+  Problem masked = decode(1, 100);
+  masked.features |= TILEWISE_HAS_MASK;
+  EXPECT_NE(cuda::split_refuses(d128(), masked, device()).find("has no code for a mask"), std::string::npos);
+}
+
+TEST(SplitRules, BatchInvariantPlansCutAtFixedKeys) {
+  Problem p = decode(3, 5000);
+  p.batch_invariant = 1;
+  const Schedule s = cuda::split_schedule(d128(), p, device(), 1);
+  EXPECT_EQ(s.num_splits, 5);
+  EXPECT_EQ(cuda::split_scratch(d128(), p, s), 3 * 8 * 5 * 16 * 130 * 4);
+  p.batch_invariant = 0;
+  EXPECT_EQ(cuda::split_scratch(d128(), p, cuda::split_schedule(d128(), p, device(), 1)),
+            2 * cuda::kSplitBlocks * 16 * 130 * 4);
+}
+
+// Reading the keys is what long caches cost; a window makes them short.
+TEST(SplitCost, FollowsTheBytesThatAreRead) {
+  const auto of = [&](const Problem& p) { return cuda::split_estimate(d128(), p, device(), {}); };
+  const Estimate longest = of(decode(1, 131072));
+  EXPECT_DOUBLE_EQ(longest.bytes, ideal_bytes(decode(1, 131072)));
+  EXPECT_GT(longest.seconds, longest.bytes / 4.8e12);
+  EXPECT_LT(longest.seconds, 1.4 * longest.bytes / 4.8e12);
+  Problem window = decode(1, 131072);
+  window.causal = 1;
+  window.window_left = 1023;
+  EXPECT_LT(of(window).bytes, 0.02 * longest.bytes);
+  EXPECT_GT(of(decode(1, 131072, 64)).seconds, 3 * longest.seconds);
+}
+
+}  // namespace
+}  // namespace tilewise

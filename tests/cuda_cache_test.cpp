@@ -1,0 +1,254 @@
+// Caches of keys on a device: where keys lie, which neighbours a sequence has and how the line of work is cut
+// change no more than they may, whatever the lengths are when a graph is replayed.
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+
+#include "core/text.h"
+#include "tests/support/device_call.h"
+
+namespace tilewise {
+namespace {
+
+using namespace testing_support;
+constexpr Direction kForward = Direction::forward;
+
+class CudaCache : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!cuda_device()) GTEST_SKIP() << cuda_device().status().message();
+  }
+};
+
+std::vector<const Kernel*> rows_for(DType dtype) {
+  std::vector<const Kernel*> rows;
+  for (const Kernel* kernel : kernels_of(kForward, true))
+    if (kernel->dtype == dtype || kernel->dtype == DType::none) rows.push_back(kernel);
+  return rows;
+}
+
+std::vector<std::byte> run_bits(const Kernel& kernel, CaseData& data, const Expectation& answer) {
+  const RunResult result =
+      run_kernel(shared_context(), kernel.name, data, kForward, {1, Poison::nan, &*cuda_device()});
+  EXPECT_EQ(result.failure, "") << kernel.name;
+  if (!result.ran) return {};
+  const Comparison worst = compare_outputs(data, kForward, answer);
+  EXPECT_TRUE(worst.passed()) << kernel.name << ": " << worst.text;
+  return output_bits(data, kForward, answer);
+}
+
+// Contiguous, packed to one sequence, paged and in slots: the same bits of the same row.
+TEST_F(CudaCache, PlacesChangeNoBit) {
+  for (const std::string line :
+       {"name=gqa batch=2 heads_q=8 heads_kv=2 seqlen_q=1 seqlen_kv=700 head_dim=64 kv_lengths=700,131",
+        "name=few batch=2 heads_q=4 heads_kv=4 seqlen_q=3 seqlen_kv=290 head_dim=80 causal=bottom-right",
+        "name=prefill batch=2 heads_q=8 heads_kv=2 seqlen_q=40 seqlen_kv=330 head_dim=128 "
+        "causal=bottom-right",
+        "name=wide batch=2 heads_q=4 heads_kv=1 seqlen_q=2 seqlen_kv=1500 head_dim=112 softcap=8 "
+        "sinks=random"}) {
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      CaseData plain(*parse_case(line), dtype, 3);
+      const Expectation answer = expect_forward(plain.params(kForward));
+      std::map<std::string, std::vector<std::byte>> bits;
+      for (const Kernel* kernel : rows_for(dtype)) bits[kernel->name] = run_bits(*kernel, plain, answer);
+      for (const char* place : {" page_size=1", " page_size=3 pages=reversed", " page_size=16",
+                                " page_size=64", " page_size=1000", " cache_batch_idx=3,1"}) {
+        CaseData cache(*parse_case(line + place), dtype, 3);
+        int ran = 0;
+        for (const Kernel* kernel : rows_for(dtype)) {
+          const auto other = run_bits(*kernel, cache, answer);
+          if (!other.empty()) ++ran;
+          EXPECT_TRUE(other.empty() || other == bits[kernel->name])
+              << kernel->name << " on " << line << place;
+        }
+        EXPECT_GE(ran, dtype == DType::f32 ? 1 : 2) << line << place;
+      }
+    }
+  }
+}
+
+Problem forced_problem(const DeviceCall& call) { return call.data.problem(kForward); }
+
+Plan split_plan(const DeviceCall& call, bool invariant = false) {
+  Problem p = forced_problem(call);
+  p.batch_invariant = invariant ? 1 : 0;
+  Limits limits;
+  std::string names;
+  for (const Kernel* kernel : kernels_of(kForward, true))
+    if (kernel->form == Form::split) names += cat(names.empty() ? "" : ",", kernel->name);
+  limits.kernel = names.c_str();
+  const auto made = plan(p, *cuda_device(), limits);
+  EXPECT_TRUE(made.ok()) << made.status().message();
+  return *made;
+}
+
+// One long sequence among short ones and empty ones, each cut somewhere, by few and by many rows; again and
+// again with one workspace, whose counters are zero after each call.
+TEST_F(CudaCache, SkewedBatches) {
+  for (const std::string line :
+       {"name=long batch=9 heads_q=4 heads_kv=2 seqlen_q=1 seqlen_kv=5000 head_dim=128 "
+        "kv_lengths=40,1,0,5000,77,128,129,300,16",
+        "name=mha batch=30 heads_q=6 heads_kv=6 seqlen_q=1 seqlen_kv=300 head_dim=64 page_size=16",
+        "name=one batch=1 heads_q=1 heads_kv=1 seqlen_q=1 seqlen_kv=20000 head_dim=64",
+        "name=tiles batch=3 heads_q=12 heads_kv=2 seqlen_q=5 seqlen_kv=1300 head_dim=128 causal=bottom-right "
+        "kv_lengths=1300,2,900",
+        "name=padding batch=3 heads_q=8 heads_kv=2 seqlen_q=6 seqlen_kv=1200 head_dim=128 q_lengths=6,0,3 "
+        "kv_lengths=1200,50,700 window=600,-1 causal=bottom-right alibi=h",
+        "name=packed heads_q=8 heads_kv=2 cu_seqlens_q=0,1,9,9,10 seqlen_kv=1500 head_dim=64 page_size=3 "
+        "kv_lengths=1500,50,9,800 causal=bottom-right"}) {
+    for (const bool invariant : {false, true}) {
+      DeviceCall call(line, DType::bf16);
+      const Plan made = split_plan(call, invariant);
+      auto workspace = Workspace::make(made);
+      ASSERT_TRUE(workspace.ok());
+      for (int again = 0; again < 3; ++again)
+        ASSERT_EQ(forward(shared_context().context(), made, call.tensors, *workspace).message(), "") << line;
+      call.check(cat(line, invariant ? " batch-invariant" : ""));
+    }
+  }
+}
+
+TEST_F(CudaCache, AGraphReplaysWithOtherLengths) {
+  for (const bool invariant : {false, true}) {
+    DeviceCall call(
+        "name=a batch=3 heads_q=4 heads_kv=2 seqlen_q=2 seqlen_kv=3000 head_dim=128 page_size=16 "
+        "kv_lengths=3000,20,700 causal=bottom-right",
+        DType::bf16);
+    const Context& context = shared_context().context();
+    const Plan made = split_plan(call, invariant);
+    ASSERT_EQ(prepare(context, made).message(), "");
+    auto workspace = Workspace::make(made);
+    ASSERT_TRUE(workspace.ok());
+    auto graph = cuda::GraphTimer::capture(
+        0, 3, [&](void* stream) { return forward(context, made, call.tensors, *workspace, stream); });
+    ASSERT_TRUE(graph.ok()) << graph.status().message();
+    for (const int32_t length : {20, 0, 2999, 2049}) {
+      auto* lengths = static_cast<int32_t*>(call.data.kv_lengths.data());
+      lengths[0] = length;
+      call.data.kv_lengths.remember();
+      ASSERT_EQ(cuda::copy(0, call.tensors.kv_lengths.data, lengths, 3 * sizeof(int32_t)).message(), "");
+      const auto ms = graph->milliseconds();
+      ASSERT_TRUE(ms.ok()) << ms.status().message();
+      call.check(cat("length ", length));
+    }
+  }
+}
+
+// Bits of one sequence follow from that sequence where the plan promises it: not from its neighbours, their
+// lengths, the batch, or where its pages lie.
+TEST_F(CudaCache, NeighboursChangeNoBitWhereThePlanIsBatchInvariant) {
+  constexpr int64_t kHeads = 8, kHeadsKv = 2, kDim = 128, kPages = 400, kPageSize = 16, kLength = 2333;
+  std::vector<uint16_t> keys(kPages * kPageSize * kHeadsKv * kDim), values(keys.size());
+  uint64_t state = 5;
+  for (auto* x : {&keys, &values})
+    for (uint16_t& v : *x) {
+      state = state * 6364136223846793005ull + 1442695040888963407ull;
+      v = static_cast<uint16_t>((state >> 60 & 1) << 15 | 0x3f00 | (state >> 40 & 0xff));
+    }
+  const auto run = [&](int64_t batch, int32_t other, int64_t max_pages, int shift) {
+    std::vector<uint16_t> q(static_cast<size_t>(batch * kHeads * kDim), 0x3e80), o(q.size(), 0xffff);
+    for (int64_t d = 0; d < kHeads * kDim; ++d) q[q.size() - kHeads * kDim + d] = 0x3e80 + (d * 37 % 251);
+    std::vector<uint16_t> k(keys.size(), 0x7fc0), v(keys.size(), 0x7fc0);
+    std::vector<int32_t> table(static_cast<size_t>(batch * max_pages), 399),
+        lengths(static_cast<size_t>(batch), other);
+    const int64_t page_elements = kPageSize * kHeadsKv * kDim;
+    for (auto [to, from] : {std::pair(&k, &keys), std::pair(&v, &values)}) {
+      std::copy_n(from->begin(), page_elements, to->begin() + 399 * page_elements);
+      for (int64_t page = 0; page * kPageSize < kLength; ++page)
+        std::copy_n(from->begin() + page * page_elements, page_elements,
+                    to->begin() + (page + shift) % 399 * page_elements);
+    }
+    for (int32_t page = 0; page * kPageSize < kLength; ++page)
+      table[static_cast<size_t>((batch - 1) * max_pages + page)] = (page + shift) % 399;
+    lengths.back() = kLength;
+    Tensors host{};
+    const auto bf16 = [](std::vector<uint16_t>& x, std::initializer_list<int64_t> shape) {
+      return Tensor(x.data(), DType::bf16, shape);
+    };
+    host.q = bf16(q, {batch, 1, kHeads, kDim});
+    host.k = bf16(k, {kPages, kPageSize, kHeadsKv, kDim});
+    host.v = bf16(v, {kPages, kPageSize, kHeadsKv, kDim});
+    host.o = bf16(o, {batch, 1, kHeads, kDim});
+    host.page_table = Tensor(table.data(), {batch, max_pages});
+    host.kv_lengths = Tensor(lengths.data(), {batch});
+    cuda::Mirror mirror(0);
+    mirror.add(host);
+    EXPECT_EQ(mirror.upload().message(), "");
+    Problem options;
+    options.batch_invariant = 1;
+    EXPECT_EQ(attention(shared_context().context(), options, mirror.twins(host)).message(), "");
+    EXPECT_EQ(cuda::synchronize(0).message(), "");
+    EXPECT_EQ(mirror.download(host.o).message(), "");
+    return std::vector<uint16_t>(o.end() - kHeads * kDim, o.end());
+  };
+  const auto alone = run(1, 0, 146, 0);
+  EXPECT_FALSE(std::all_of(alone.begin(), alone.end(), [&](uint16_t x) { return x == alone[0]; }));
+  EXPECT_EQ(run(1, 0, 200, 17), alone);
+  EXPECT_EQ(run(2, 5, 170, 3), alone);
+  EXPECT_EQ(run(7, 2400, 150, 0), alone);
+  EXPECT_EQ(run(65, 16, 146, 101), alone);
+}
+
+// Rows appended on the device are those appended on the host, element by element but for the last rounding,
+// and what a sequence has no place for is not written.
+TEST_F(CudaCache, AppendsWhatTheHostAppends) {
+  constexpr int64_t kBatch = 3, kRows = 4, kHeads = 3, kDim = 40, kDimV = 24, kRotary = 16, kPositions = 60;
+  constexpr int64_t kPages = 12, kPageSize = 8, kMaxPages = 4;
+  const auto noise = [](size_t n, uint64_t seed) {
+    std::vector<float> x(n);
+    for (float& v : x) {
+      seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+      v = static_cast<float>(static_cast<int64_t>(seed >> 33) % 4001 - 2000) / 1000.0f;
+    }
+    return x;
+  };
+  for (const bool paged : {true, false}) {
+    for (const int rotary : {0, 1, 2}) {
+      std::vector<float> k_new = noise(kBatch * kRows * kHeads * kDim, 1),
+                         cos = noise(kPositions * kRotary / 2, 3), sin = noise(kPositions * kRotary / 2, 4),
+                         v_new = noise(kBatch * kRows * kHeads * kDimV, 2);
+      const int64_t blocks = paged ? kPages : kBatch, rows = paged ? kPageSize : kPageSize * kMaxPages;
+      std::vector<uint16_t> k(static_cast<size_t>(blocks * rows * kHeads * kDim), 0x7fc0),
+          v(static_cast<size_t>(blocks * rows * kHeads * kDimV), 0x7fc0);
+      std::vector<int32_t> starts{0, 7, 25}, lengths{4, 3, 0}, table{8, 0, 9, 10, 1, 5, 2, 11, 3, 4, 6, 7};
+      Append host;
+      host.k_new = Tensor(k_new.data(), {kBatch, kRows, kHeads, kDim});
+      host.v_new = Tensor(v_new.data(), {kBatch, kRows, kHeads, kDimV});
+      host.k = Tensor(k.data(), DType::bf16, {blocks, rows, kHeads, kDim});
+      host.v = Tensor(v.data(), DType::bf16, {blocks, rows, kHeads, kDimV});
+      host.starts = Tensor(starts.data(), {kBatch});
+      host.lengths = Tensor(lengths.data(), {kBatch});
+      if (paged) host.page_table = Tensor(table.data(), {kBatch, kMaxPages});
+      if (rotary) {
+        host.rotary_cos = Tensor(cos.data(), {kPositions, kRotary / 2});
+        host.rotary_sin = Tensor(sin.data(), {kPositions, kRotary / 2});
+        host.rotary_interleaved = rotary == 2;
+      }
+      cuda::Mirror mirror(0);
+      tilewise_tensor* const all[] = {&host.k_new,   &host.v_new,      &host.starts,
+                                      &host.lengths, &host.rotary_cos, &host.rotary_sin,
+                                      &host.k,       &host.v,          &host.page_table};
+      for (const tilewise_tensor* t : all)
+        if (t->dtype != TILEWISE_NONE) mirror.add(*t);
+      ASSERT_EQ(mirror.upload().message(), "");
+      Append device = host;
+      tilewise_tensor* const twins[] = {&device.k_new,   &device.v_new,      &device.starts,
+                                        &device.lengths, &device.rotary_cos, &device.rotary_sin,
+                                        &device.k,       &device.v,          &device.page_table};
+      for (tilewise_tensor* t : twins)
+        if (t->dtype != TILEWISE_NONE) *t = mirror.twin(*t);
+      ASSERT_EQ(cache_append(shared_context().context(), device).message(), "");
+      ASSERT_EQ(cache_append(shared_context().context(), host).message(), "");
+      const std::vector<uint16_t> k_host = k, v_host = v;
+      ASSERT_EQ(cuda::synchronize(0).message(), "");
+      ASSERT_EQ(mirror.download(host.k).message(), "");
+      ASSERT_EQ(mirror.download(host.v).message(), "");
+      EXPECT_EQ(v, v_host);
+      for (size_t i = 0; i < k.size(); ++i)
+        ASSERT_LE(std::abs(static_cast<int>(k[i]) - static_cast<int>(k_host[i])), rotary ? 1 : 0) << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tilewise
