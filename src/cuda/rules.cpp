@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "core/cache.h"
 #include "core/cost.h"
@@ -94,8 +95,10 @@ double walked_pairs(const Kernel& kernel, const Problem& p) {
   const int edges = (p.causal || p.window_right >= 0 ? 1 : 0) + (p.window_left >= 0 ? 1 : 0);
   const double visible = visible_pairs_per_head(p);
   if (edges == 0) return rows * keys;
-  // Along an edge a tile row walks m keys more than its rows see on average, and half a tile besides.
-  return std::min(rows * keys, visible + edges * rows * 0.5 * (m + n));
+  // Along an edge a tile row walks half of m keys more than its rows see on average, and what rounding up to
+  // key tiles adds where an edge moves by m.
+  const double rounding = n - std::gcd(kernel.tile_m, kernel.tile_n);
+  return std::min(rows * keys, visible + edges * rows * 0.5 * (m + rounding));
 }
 
 }  // namespace
