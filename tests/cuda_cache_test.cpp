@@ -67,10 +67,8 @@ TEST_F(CudaCache, PlacesChangeNoBit) {
   }
 }
 
-Problem forced_problem(const DeviceCall& call) { return call.data.problem(kForward); }
-
 Plan split_plan(const DeviceCall& call, bool invariant = false) {
-  Problem p = forced_problem(call);
+  Problem p = call.data.problem(kForward);
   p.batch_invariant = invariant ? 1 : 0;
   Limits limits;
   std::string names;

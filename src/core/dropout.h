@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "core/hd.h"
+#include "core/params.h"
 
 namespace tilewise {
 
@@ -45,6 +46,13 @@ TILEWISE_HD inline DropoutRow dropout_row(uint64_t seed, uint64_t offset, int64_
   x = mix64(x ^ (static_cast<uint64_t>(head) * 0xaf251af3b0f025b5ull));
   x = mix64(x ^ (static_cast<uint64_t>(row) * 0x9e3779b97f4a7c15ull));
   return {static_cast<uint32_t>(x), static_cast<uint32_t>(x >> 32)};
+}
+
+// Of a call: seed and offset by value, or where they lie on the kernel's device.
+TILEWISE_HD inline DropoutRow dropout_row_of(const ForwardParams& p, int64_t batch, int64_t head,
+                                             int64_t row) {
+  if (!p.dropout_state) return dropout_row(p.dropout_seed, p.dropout_offset, batch, head, row);
+  return dropout_row(p.dropout_state[0], p.dropout_state[p.dropout_state_stride], batch, head, row);
 }
 
 constexpr uint32_t kDropoutKeyFactor = 0x9e3779b1u, kDropoutFactor1 = 0x21f0aaadu,

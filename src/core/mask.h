@@ -100,6 +100,14 @@ TILEWISE_HD inline bool mask_allows(const ScoreTensor& mask, int64_t b, int64_t 
   return bytes[at] != 0;
 }
 
+// Dense mask and segment ids together, for row i and key j of sequences that begin at the given rows.
+TILEWISE_HD inline bool pair_allowed(const ForwardParams& p, int64_t b, int64_t h, int64_t q_begin,
+                                     int64_t kv_begin, int64_t i, int64_t j) {
+  if (!mask_allows(p.mask, b, h, i, j)) return false;
+  return !p.segment_ids_q.data ||
+         read_row_index(p.segment_ids_q, b, q_begin, i) == read_row_index(p.segment_ids_kv, b, kv_begin, j);
+}
+
 enum class TileClass { skip, full, partial };
 
 // What a tile of rows sees, summed up. Start from the default and add rows; rows that see nothing count as

@@ -84,6 +84,9 @@ struct ForwardParams {
   int64_t dropout_state_stride = 1;
 
   TILEWISE_HD int64_t group() const { return heads_q / heads_kv; }
+  TILEWISE_HD float alibi_slope(int64_t b, int64_t head) const {
+    return alibi_slopes ? alibi_slopes[b * alibi_batch_stride + head * alibi_head_stride] : 0.0f;
+  }
 };
 
 struct BackwardParams : ForwardParams {

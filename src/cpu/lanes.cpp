@@ -17,7 +17,7 @@ RowPlace place_of_row(const ForwardParams& p, const Sequence& sequence, int64_t 
   RowPlace place;
   place.position = static_cast<int32_t>(near);
   place.beyond = static_cast<float>(position > near ? position - near : near - position);
-  if (p.alibi_slopes) place.slope = p.alibi_slopes[b * p.alibi_batch_stride + head * p.alibi_head_stride];
+  place.slope = p.alibi_slope(b, head);
   if (p.segment_ids_q.data)
     place.segment = static_cast<int32_t>(read_row_index(p.segment_ids_q, b, sequence.q_begin, row));
   return place;
@@ -52,7 +52,7 @@ void fill_lanes(Lanes& lanes, const ForwardParams& p, const Sequence& sequence, 
       if (p.segment_ids_q.data && keys.hi > keys.lo) lanes.segments.add(place.segment);
     }
     if (p.dropout_threshold) {
-      const DropoutRow state = dropout_row(p.dropout_seed, p.dropout_offset, b, head, row);
+      const DropoutRow state = dropout_row_of(p, b, head, row);
       lanes.dropout_a[r] = state.a;
       lanes.dropout_b[r] = state.b;
     }

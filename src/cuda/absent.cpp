@@ -5,7 +5,6 @@
 namespace tilewise {
 
 std::span<const Kernel> cuda_kernels() { return {}; }
-std::span<const Kernel> cuda_split_kernels() { return {}; }
 
 namespace cuda {
 namespace {

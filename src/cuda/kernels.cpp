@@ -3,6 +3,7 @@
 #include "core/text.h"
 #include "cuda/device.h"
 #include "cuda/rules.h"
+#include "cuda/split_rules.h"
 
 namespace tilewise {
 namespace {
@@ -18,8 +19,8 @@ Status failure(const Kernel& kernel, const char* what, cudaError_t error) {
 
 // Launches on the call's device unless its strides are refused.
 template <typename Params>
-Status run(const Kernel& kernel, const Params& params, const Launch& launch, const char* rule,
-           cudaError_t (*launch_unit)(const Params&, const Call&)) {
+Status run(const Kernel& kernel, const Params& params, const Schedule& schedule, const Launch& launch,
+           const char* rule, cudaError_t (*launch_unit)(const Params&, const Call&)) {
   if (rule)
     return {Code::unsupported, cat(kernel.name, " cannot run this call: ", rule,
                                    "; accepted: such strides, or a plan forced to a simt row")};
@@ -29,21 +30,23 @@ Status run(const Kernel& kernel, const Params& params, const Launch& launch, con
   call.stream = static_cast<cudaStream_t>(launch.stream);
   call.scratch = launch.scratch;
   call.control = launch.control;
+  call.num_splits = schedule.num_splits;
   cudaError_t error =
       cudaDeviceGetAttribute(&call.multiprocessors, cudaDevAttrMultiProcessorCount, launch.device_index);
   if (error == cudaSuccess) error = launch_unit(params, call);
   return error == cudaSuccess ? Status() : failure(kernel, "launched", error);
 }
 
-Status run_forward(const Kernel& kernel, const ForwardParams& params, const Schedule&, const Launch& launch) {
+Status run_forward(const Kernel& kernel, const ForwardParams& params, const Schedule& schedule,
+                   const Launch& launch) {
   const Facts& facts = facts_of(kernel);
-  return run(kernel, params, launch, facts.refuses_call(params), facts.launch);
+  return run(kernel, params, schedule, launch, facts.refuses_call(params), facts.launch);
 }
 
-Status run_backward(const Kernel& kernel, const BackwardParams& params, const Schedule&,
+Status run_backward(const Kernel& kernel, const BackwardParams& params, const Schedule& schedule,
                     const Launch& launch) {
   const Facts& facts = facts_of(kernel);
-  return run(kernel, params, launch, facts.refuses_backward(params), facts.launch_backward);
+  return run(kernel, params, schedule, launch, facts.refuses_backward(params), facts.launch_backward);
 }
 
 Status run_prepare(const Kernel& kernel, const Problem& problem, int device_index) {
@@ -53,32 +56,22 @@ Status run_prepare(const Kernel& kernel, const Problem& problem, int device_inde
   return error == cudaSuccess ? Status() : failure(kernel, "loaded", error);
 }
 
-#define CUDA_FORWARD(name, arch, type, dim, dim_v, m, n, score_kind, align, resident, share) \
-  constexpr Facts name##_facts{.head_dim = dim,                                              \
-                               .head_dim_v = dim_v,                                          \
-                               .score = ScoreKind::score_kind,                               \
-                               .alignment = align,                                           \
-                               .blocks = resident,                                           \
-                               .percent = share,                                             \
-                               .prepare = cuda::name##_prepare,                              \
-                               .launch = cuda::name,                                         \
-                               .refuses_call = cuda::name##_refuses};
-#define CUDA_BACKWARD(name, arch, type, dim, dim_v, m, n, score_kind, align, resident, share) \
-  constexpr Facts name##_facts{.head_dim = dim,                                               \
-                               .head_dim_v = dim_v,                                           \
-                               .score = ScoreKind::score_kind,                                \
-                               .alignment = align,                                            \
-                               .blocks = resident,                                            \
-                               .percent = share,                                              \
-                               .prepare = cuda::name##_prepare,                               \
-                               .launch_backward = cuda::name,                                 \
-                               .refuses_backward = cuda::name##_refuses,                      \
-                               .cannot = cuda::name##_cannot,                                 \
-                               .scratch = cuda::name##_scratch};
+#define COLUMNS(name, dim, dim_v, score_kind, align, resident, share)                       \
+  .head_dim = dim, .head_dim_v = dim_v, .score = ScoreKind::score_kind, .alignment = align, \
+  .blocks = resident, .percent = share, .prepare = cuda::name##_prepare
+#define CUDA_FORWARD(name, arch, type, dim, dim_v, m, n, score, align, resident, share)  \
+  constexpr Facts name##_facts{COLUMNS(name, dim, dim_v, score, align, resident, share), \
+                               .launch = cuda::name, .refuses_call = cuda::name##_refuses};
+#define CUDA_BACKWARD(name, arch, type, dim, dim_v, m, n, score, align, resident, share)                \
+  constexpr Facts name##_facts{COLUMNS(name, dim, dim_v, score, align, resident, share),                \
+                               .launch_backward = cuda::name, .refuses_backward = cuda::name##_refuses, \
+                               .cannot = cuda::name##_cannot, .scratch = cuda::name##_scratch};
 #include "cuda/kernels.def"
+#undef COLUMNS
 
-constexpr Kernel row(const char* name, Op op, Target target, DType dtype, int tile_m, int tile_n,
+constexpr Kernel row(const char* name, Op op, Form form, Target target, DType dtype, int tile_m, int tile_n,
                      const Facts& facts) {
+  const bool split = form == Form::split;
   return {.name = name,
           .op = op,
           .target = target,
@@ -86,21 +79,24 @@ constexpr Kernel row(const char* name, Op op, Target target, DType dtype, int ti
           .head_dim = 0,
           .tile_m = tile_m,
           .tile_n = tile_n,
-          .refuses = refuses,
-          .schedule = schedule,
-          .scratch_bytes = scratch_bytes,
-          .estimate = estimate,
+          .form = form,
+          .refuses = split ? split_refuses : refuses,
+          .schedule = split ? split_schedule : schedule,
+          .scratch_bytes = split ? split_scratch : scratch_bytes,
+          .estimate = split ? split_estimate : estimate,
           .forward = op == Op::forward ? run_forward : nullptr,
           .backward = op == Op::backward ? run_backward : nullptr,
           .prepare = run_prepare,
-          .control = target == Target::sm90,
+          .control = split || target == Target::sm90,
           .facts = &facts};
 }
 
 #define CUDA_FORWARD(name, arch, type, dim, dim_v, m, n, ...) \
-  row(#name, Op::forward, Target::arch, DType::type, m, n, name##_facts),
+  row(#name, Op::forward, Form::fused, Target::arch, DType::type, m, n, name##_facts),
+#define CUDA_SPLIT(name, arch, type, dim, dim_v, m, n, ...) \
+  row(#name, Op::forward, Form::split, Target::arch, DType::type, m, n, name##_facts),
 #define CUDA_BACKWARD(name, arch, type, dim, dim_v, m, n, ...) \
-  row(#name, Op::backward, Target::arch, DType::type, m, n, name##_facts),
+  row(#name, Op::backward, Form::fused, Target::arch, DType::type, m, n, name##_facts),
 constexpr Kernel kRows[] = {
 #include "cuda/kernels.def"
 };

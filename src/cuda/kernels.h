@@ -9,7 +9,6 @@
 namespace tilewise {
 
 std::span<const Kernel> cuda_kernels();
-std::span<const Kernel> cuda_split_kernels();  // those for few queries and many keys
 
 }  // namespace tilewise
 #endif  // TILEWISE_CUDA_KERNELS_H_

@@ -64,22 +64,6 @@ struct Products {
 };
 Products products_of(Op op) { return op == Op::backward ? Products{3, 2} : Products{1, 1}; }
 
-// Matrix products in bf16, FLOP a clock and multiprocessor (NVIDIA's tuning guides: dense, fp32 sums). On
-// Hopper only wgmma reaches the unit's rate; mma.sync, which the sm80 rows use, about 62 % of it.
-double matrix_rate(Target target, uint64_t capability) {
-  switch (capability) {
-    case 90:
-      return target == Target::sm80 ? 2560 : 4096;
-    case 80:
-      return 2048;
-    case 100:
-    case 103:
-      return 8192;
-    default:
-      return 1024;
-  }
-}
-
 // Tiles of a head that blocks start from: of queries, in backward of keys.
 int64_t tiles_of(const Kernel& kernel, const Problem& p) {
   return kernel.op == Op::backward ? (p.seqlen_kv + kernel.tile_n - 1) / kernel.tile_n
@@ -102,6 +86,20 @@ double walked_pairs(const Kernel& kernel, const Problem& p) {
 }
 
 }  // namespace
+
+double matrix_rate(Target target, uint64_t capability) {
+  switch (capability) {
+    case 90:
+      return target == Target::sm80 ? 2560 : 4096;
+    case 80:
+      return 2048;
+    case 100:
+    case 103:
+      return 8192;
+    default:
+      return 1024;
+  }
+}
 
 int fma_lanes(uint64_t capability) { return capability == 75 || capability == 80 ? 64 : 128; }
 

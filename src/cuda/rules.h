@@ -41,5 +41,9 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
 // fp32 FMA lanes of a multiprocessor, by compute capability * 10.
 int fma_lanes(uint64_t capability);
 
+// Matrix products in bf16, FLOP a clock and multiprocessor (NVIDIA's tuning guides: dense, fp32 sums). On
+// Hopper only wgmma reaches the unit's rate; mma.sync, which the sm80 rows use, about 62 % of it.
+double matrix_rate(Target target, uint64_t capability);
+
 }  // namespace tilewise::cuda
 #endif  // TILEWISE_CUDA_RULES_H_

@@ -4,25 +4,12 @@
 
 #include "core/cost.h"
 #include "cuda/kernels.h"
+#include "cuda/made_up_device.h"
 #include "cuda/runtime.h"
 #include "plan/planner.h"
 
 namespace tilewise {
 namespace {
-
-DeviceInfo device(uint64_t capability = 90) {
-  DeviceInfo d;
-  d.kind = TILEWISE_CUDA;
-  d.cores = 132;
-  d.isa = capability;
-  d.l1_bytes = 228 << 10;
-  d.l2_bytes = 50 << 20;
-  d.memory_bytes = int64_t{100} << 30;
-  d.core_gflops = 500;
-  d.memory_gbps = 4800;
-  std::snprintf(d.name, sizeof d.name, "made up");
-  return d;
-}
 
 Problem problem(int64_t seqlen = 1024) {
   Problem p;
@@ -64,12 +51,12 @@ TEST(CudaTable, NamesAgreeWithTheirColumns) {
 
 TEST(CudaRules, RefusalsSayWhatWouldDo) {
   const Kernel& kernel = simt();
-  EXPECT_EQ(cuda::refuses(kernel, problem(), device()), "");
-  EXPECT_EQ(cuda::refuses(kernel, problem(), device(70)),
+  EXPECT_EQ(cuda::refuses(kernel, problem(), made_up_device()), "");
+  EXPECT_EQ(cuda::refuses(kernel, problem(), made_up_device(70)),
             "needs compute capability 7.5 or more; this device has 7.0");
   Problem wide = problem();
   wide.head_dim = 577;
-  EXPECT_NE(cuda::refuses(kernel, wide, device()).find("up to 576"), std::string::npos);
+  EXPECT_NE(cuda::refuses(kernel, wide, made_up_device()).find("up to 576"), std::string::npos);
 }
 
 // A simple tensor core row that is not deterministic; `facts` must live as long.
@@ -97,7 +84,7 @@ TEST(CudaRules, BackwardRowsRefuseWhatTheyCannotDo) {
     p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = p.dtype_dout = p.dtype_dq = p.dtype_dk = p.dtype_dv =
         TILEWISE_BF16;
     change(p);
-    return cuda::refuses(kernel, p, device());
+    return cuda::refuses(kernel, p, made_up_device());
   };
   EXPECT_EQ(of([](Problem&) {}), "");
   EXPECT_EQ(of([](Problem& p) { p.deterministic = 1; }), "adds in any order");
@@ -120,17 +107,17 @@ TEST(CudaRules, TheSimtBackwardTakesAll) {
   p.deterministic = 1;
   p.features = TILEWISE_HAS_BIAS | TILEWISE_HAS_MASK | TILEWISE_HAS_SINKS | TILEWISE_HAS_DLSE;
   p.dropout_p = 0.1f;
-  EXPECT_EQ(cuda::refuses(simt(Op::backward), p, device(75)), "");
+  EXPECT_EQ(cuda::refuses(simt(Op::backward), p, made_up_device(75)), "");
   EXPECT_EQ(cuda::scratch_bytes(simt(Op::backward), p, {}), int64_t{16384} * 16 * 4);
-  const auto made = plan(backward_problem(), device());
+  const auto made = plan(backward_problem(), made_up_device());
   ASSERT_TRUE(made.ok()) << made.status().message();
   EXPECT_EQ(std::string(made->kernel).rfind("backward_", 0), 0u);
-  EXPECT_NE(explain(backward_problem(), device()).find("backward_simt_any"), std::string::npos);
+  EXPECT_NE(explain(backward_problem(), made_up_device()).find("backward_simt_any"), std::string::npos);
 }
 
 TEST(CudaRules, ACpuPlanNeverTakesACudaRowAndTheOtherWayRound) {
   const Problem p = problem();
-  const DeviceInfo gpu = device();
+  const DeviceInfo gpu = made_up_device();
   const auto made = plan(p, gpu);
   ASSERT_TRUE(made.ok()) << made.status().message();
   EXPECT_TRUE(is_cuda(Registry::builtin().row(made->kernel_index, made->kernel)->target));
@@ -144,7 +131,7 @@ TEST(CudaRules, ACpuPlanNeverTakesACudaRowAndTheOtherWayRound) {
 
 TEST(CudaCost, CountsWavesWasteAndBytes) {
   const Kernel& kernel = simt();
-  const auto of = [&](const Problem& p) { return cuda::estimate(kernel, p, device(), {}); };
+  const auto of = [&](const Problem& p) { return cuda::estimate(kernel, p, made_up_device(), {}); };
   const Estimate even = of(problem(64 * 132));  // 16 * 132 tiles on 2 * 132 places
   EXPECT_NEAR(even.waves, 8.0, 1e-9);
   EXPECT_NEAR(even.waste, 0.0, 1e-9);
@@ -165,14 +152,15 @@ TEST(CudaCost, BackwardCountsFiveProducts) {
   backward.facts = &facts;
   facts.percent = cuda::facts_of(forward).percent;
   facts.blocks = cuda::facts_of(forward).blocks;
-  const double once = cuda::estimate(forward, problem(64 * 132), device(), {}).seconds;
-  EXPECT_NEAR(cuda::estimate(backward, backward_problem(64 * 132), device(), {}).seconds / once, 2.5, 0.01);
-  EXPECT_NEAR(cuda::estimate(backward, backward_problem(65), device(), {}).waste,
+  const double once = cuda::estimate(forward, problem(64 * 132), made_up_device(), {}).seconds;
+  EXPECT_NEAR(cuda::estimate(backward, backward_problem(64 * 132), made_up_device(), {}).seconds / once, 2.5,
+              0.01);
+  EXPECT_NEAR(cuda::estimate(backward, backward_problem(65), made_up_device(), {}).waste,
               1.0 - 65.0 * 65 / (128 * 128), 1e-9);
 }
 
 std::string chosen(const Problem& p, uint64_t capability) {
-  const DeviceInfo gpu = device(capability);
+  const DeviceInfo gpu = made_up_device(capability);
   const auto made = plan(p, gpu);
   return made.ok() ? Registry::builtin().row(made->kernel_index, made->kernel)->name
                    : made.status().message();
@@ -204,7 +192,7 @@ TEST(CudaRules, TheFastestRowThatADeviceHasIsTaken) {
     EXPECT_EQ(chosen(fp32_masked, capability), "forward_simt_any_64x64");
   }
   EXPECT_EQ(chosen(p, 75), "forward_simt_any_64x64");
-  const std::string reasons = explain(masked, device(75));
+  const std::string reasons = explain(masked, made_up_device(75));
   EXPECT_NE(reasons.find("needs compute capability 8.0 or more; this device has 7.5"), std::string::npos)
       << reasons;
 }
@@ -216,15 +204,15 @@ TEST(CudaCost, PaddedDimensionsCost) {
   kernel.target = Target::sm90;
   kernel.facts = &facts;
   facts.head_dim = facts.head_dim_v = 64;
-  const Estimate fitting = cuda::estimate(kernel, problem(8192), device(), {});
+  const Estimate fitting = cuda::estimate(kernel, problem(8192), made_up_device(), {});
   facts.head_dim = facts.head_dim_v = 256;
-  const Estimate padded = cuda::estimate(kernel, problem(8192), device(), {});
+  const Estimate padded = cuda::estimate(kernel, problem(8192), made_up_device(), {});
   EXPECT_GT(padded.seconds, 3.5 * fitting.seconds);
   EXPECT_NEAR(padded.waste, 0.75, 1e-6);
 }
 
 TEST(CudaCost, ExplainShowsThem) {
-  const std::string text = explain(problem(), device());
+  const std::string text = explain(problem(), made_up_device());
   EXPECT_NE(text.find(" waves, "), std::string::npos) << text;
   EXPECT_NE(text.find("132 multiprocessors, compute capability 9.0"), std::string::npos) << text;
 }

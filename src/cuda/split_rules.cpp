@@ -62,9 +62,7 @@ Estimate split_estimate(const Kernel& kernel, const Problem& p, const DeviceInfo
   const double keys = key_heads * seen * row_bytes;
   const double lanes = fma_lanes(device.isa), multiprocessors = std::max(device.cores, 1);
   const double clock = std::max(device.core_gflops, 1.0) * 1e9 / (2.0 * lanes);
-  // mma.sync, FLOP a clock and multiprocessor, as in rules.cpp.
-  const double unit = device.isa == 90 ? 2560.0 : device.isa == 80 ? 2048.0 : 1024.0;
-  const double rate = unit * clock * multiprocessors * kShareOfUnit;
+  const double rate = matrix_rate(kernel.target, device.isa) * clock * multiprocessors * kShareOfUnit;
   const double walked = key_heads * tiles * kSplitRows * seen;
   Estimate e;
   e.bytes = ideal_bytes(p) -

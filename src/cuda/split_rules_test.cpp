@@ -4,24 +4,12 @@
 
 #include "core/cost.h"
 #include "cuda/kernels.h"
+#include "cuda/made_up_device.h"
 #include "cuda/split_sizes.h"
 #include "plan/planner.h"
 
 namespace tilewise {
 namespace {
-
-DeviceInfo device() {
-  DeviceInfo d;
-  d.kind = TILEWISE_CUDA;
-  d.cores = 132;
-  d.isa = 90;
-  d.l2_bytes = 50 << 20;
-  d.memory_bytes = int64_t{100} << 30;
-  d.core_gflops = 500;
-  d.memory_gbps = 4800;
-  std::snprintf(d.name, sizeof d.name, "made up");
-  return d;
-}
 
 Problem decode(int64_t batch, int64_t keys, int64_t queries = 1) {
   Problem p;
@@ -37,7 +25,7 @@ Problem decode(int64_t batch, int64_t keys, int64_t queries = 1) {
 }
 
 const Kernel& row(const char* name) {
-  for (const Kernel& kernel : cuda_split_kernels())
+  for (const Kernel& kernel : cuda_kernels())
     if (std::string(kernel.name) == name) return kernel;
   throw std::runtime_error("no such row");
 }
@@ -45,14 +33,14 @@ const Kernel& d128() { return row("forward_sm80_bf16_d128_16x128_split_simple");
 
 TEST(SplitRules, FewQueriesTakeTheSplitRowAndManyDoNot) {
   for (int64_t keys : {1024, 8192, 131072}) {
-    const auto made = plan(decode(1, keys), device());
+    const auto made = plan(decode(1, keys), made_up_device());
     ASSERT_TRUE(made.ok()) << made.status().message();
     EXPECT_STREQ(made->kernel, d128().name) << keys;
     EXPECT_EQ(made->num_splits, 0);
   }
   for (int64_t queries : {4, 16})
-    EXPECT_STREQ(plan(decode(64, 4096, queries), device())->kernel, d128().name) << queries;
-  const auto prefill = plan(decode(1, 8192, 8192), device());
+    EXPECT_STREQ(plan(decode(64, 4096, queries), made_up_device())->kernel, d128().name) << queries;
+  const auto prefill = plan(decode(1, 8192, 8192), made_up_device());
   ASSERT_TRUE(prefill.ok());
   EXPECT_EQ(std::string(prefill->kernel).find("split"), std::string::npos) << prefill->kernel;
 }
@@ -63,27 +51,28 @@ TEST(SplitRules, PagesOfAnySizeAreTaken) {
     p.page_size = size;
     p.max_pages = 6000 / size;
     p.num_pages = 4 * p.max_pages + 1;
-    EXPECT_EQ(cuda::split_refuses(d128(), p, device()), "") << size;
+    EXPECT_EQ(cuda::split_refuses(d128(), p, made_up_device()), "") << size;
   }
   Problem masked = decode(1, 100);
   masked.features |= TILEWISE_HAS_MASK;
-  EXPECT_NE(cuda::split_refuses(d128(), masked, device()).find("has no code for a mask"), std::string::npos);
+  EXPECT_NE(cuda::split_refuses(d128(), masked, made_up_device()).find("has no code for a mask"),
+            std::string::npos);
 }
 
 TEST(SplitRules, BatchInvariantPlansCutAtFixedKeys) {
   Problem p = decode(3, 5000);
   p.batch_invariant = 1;
-  const Schedule s = cuda::split_schedule(d128(), p, device(), 1);
+  const Schedule s = cuda::split_schedule(d128(), p, made_up_device(), 1);
   EXPECT_EQ(s.num_splits, 5);
   EXPECT_EQ(cuda::split_scratch(d128(), p, s), 3 * 8 * 5 * 16 * 130 * 4);
   p.batch_invariant = 0;
-  EXPECT_EQ(cuda::split_scratch(d128(), p, cuda::split_schedule(d128(), p, device(), 1)),
+  EXPECT_EQ(cuda::split_scratch(d128(), p, cuda::split_schedule(d128(), p, made_up_device(), 1)),
             2 * cuda::kSplitBlocks * 16 * 130 * 4);
 }
 
 // Reading the keys is what long caches cost; a window makes them short.
 TEST(SplitCost, FollowsTheBytesThatAreRead) {
-  const auto of = [&](const Problem& p) { return cuda::split_estimate(d128(), p, device(), {}); };
+  const auto of = [&](const Problem& p) { return cuda::split_estimate(d128(), p, made_up_device(), {}); };
   const Estimate longest = of(decode(1, 131072));
   EXPECT_DOUBLE_EQ(longest.bytes, ideal_bytes(decode(1, 131072)));
   EXPECT_GT(longest.seconds, longest.bytes / 4.8e12);

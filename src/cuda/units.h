@@ -33,12 +33,5 @@ struct Call {
   int64_t name##_scratch(const tilewise_problem& problem);
 #include "cuda/kernels.def"
 
-#define CUDA_SPLIT(name, ...)                                  \
-  cudaError_t name(const ForwardParams& p, const Call& call);  \
-  cudaError_t name##_prepare(const tilewise_problem& problem); \
-  const char* name##_refuses(const ForwardParams& p);
-#include "cuda/split_kernels.def"
-#undef CUDA_SPLIT
-
 }  // namespace tilewise::cuda
 #endif  // TILEWISE_CUDA_UNITS_H_

@@ -20,6 +20,10 @@ std::string dtypes_text(const tilewise_problem& p) {
   return text;
 }
 
+std::string chunks_text(int num_splits) {
+  return num_splits ? cat(num_splits, " key chunks") : std::string("keys cut by their lengths");
+}
+
 std::string features_text(uint32_t features) {
   constexpr const char* kNames[] = {"bias",     "mask",        "q_lengths", "kv_lengths",     "kv_starts",
                                     "q_offset", "segment_ids", "kv_ranges", "alibi_slopes",   "sinks",
@@ -47,9 +51,7 @@ std::string prediction(const Candidate& c) {
              c.estimate.waves > 0 ? cat(number_text(c.estimate.waves, 3), " waves, ",
                                         fixed_text(100 * c.estimate.waste, 1), " % of the tiles' work wasted")
                                   : cat(c.schedule.threads, " threads"),
-             c.schedule.num_splits > 1    ? cat(", ", c.schedule.num_splits, " key chunks")
-             : c.schedule.num_splits == 0 ? std::string(", keys cut by their lengths")
-                                          : std::string());
+             c.schedule.num_splits == 1 ? std::string() : cat(", ", chunks_text(c.schedule.num_splits)));
 }
 
 std::string tuning_notes(const PlanRequest& r) {
@@ -116,9 +118,8 @@ std::string print_problem(const tilewise_problem& p) {
 
 std::string print_plan(const tilewise_plan& plan) {
   return cat(plan.kernel, " for ", print_problem(plan.problem), ": tile ", plan.tile_m, "x", plan.tile_n,
-             ", ", plan.threads, " threads, ",
-             plan.num_splits ? cat(plan.num_splits, " key chunks") : std::string("keys cut by their lengths"),
-             ", workspace ", plan.workspace_bytes, " bytes, ", fixed_text(plan.predicted_ms, 3), " ms and ",
+             ", ", plan.threads, " threads, ", chunks_text(plan.num_splits), ", workspace ",
+             plan.workspace_bytes, " bytes, ", fixed_text(plan.predicted_ms, 3), " ms and ",
              bytes_text(plan.predicted_bytes), " moved predicted",
              plan.from_tuning ? ", chosen by a tuning line" : "");
 }

@@ -13,7 +13,6 @@ const Registry& Registry::builtin() {
     r.add(reference_kernels());
     r.add(cpu_kernels());
     r.add(cuda_kernels());
-    r.add(cuda_split_kernels());
     return r;
   }();
   return registry;

@@ -4,40 +4,18 @@
 
 #include <cstdint>
 
-#include "core/half.h"
+#include "core/element.h"
 #include "core/params.h"
 
 namespace tilewise {
 
 inline double read_element(const void* data, DType dtype, int64_t at) {
-  switch (dtype) {
-    case DType::f32:
-      return static_cast<const float*>(data)[at];
-    case DType::f16:
-      return float_of_f16(static_cast<const uint16_t*>(data)[at]);
-    case DType::bf16:
-      return float_of_bf16(static_cast<const uint16_t*>(data)[at]);
-    default:
-      return 0.0;
-  }
+  return load_element(data, dtype, at);
 }
 
 // Rounds once for f32; by way of f32 for the 16-bit types.
 inline void write_element(void* data, DType dtype, int64_t at, double value) {
-  const float rounded = static_cast<float>(value);
-  switch (dtype) {
-    case DType::f32:
-      static_cast<float*>(data)[at] = rounded;
-      break;
-    case DType::f16:
-      static_cast<uint16_t*>(data)[at] = f16_of_float(rounded);
-      break;
-    case DType::bf16:
-      static_cast<uint16_t*>(data)[at] = bf16_of_float(rounded);
-      break;
-    default:
-      break;
-  }
+  store_element(data, dtype, at, static_cast<float>(value));
 }
 
 // `value` as it would be after a store to `dtype` and a load.

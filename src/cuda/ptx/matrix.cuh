@@ -1,4 +1,6 @@
-// Fragments of 8x8 matrices of 16-bit elements to shared memory, by a whole warp.
+// Four 8 x 8 matrices of 16-bit elements from shared memory, as mma takes them, and to it, by a whole warp.
+// Lane l gives the address of row l % 8 of matrix l / 8, a multiple of 16 bytes; word i is of matrix i:
+// elements 2q, 2q + 1 of row g (g = lane / 4, q = lane % 4), transposed elements g of rows 2q, 2q + 1.
 #ifndef TILEWISE_CUDA_PTX_MATRIX_H_
 #define TILEWISE_CUDA_PTX_MATRIX_H_
 
@@ -6,10 +8,23 @@
 
 namespace tilewise::ptx {
 
-// Four matrices; lane l gives the address of row l % 8 of matrix l / 8, and holds two neighbours of row l / 4
-// of each.
-__device__ __forceinline__ void store_matrices(uint32_t s_row, uint32_t a, uint32_t b, uint32_t c,
-                                               uint32_t d) {
+// volatile and "memory": they stay behind the barrier that made the data visible.
+__device__ __forceinline__ void ldmatrix_x4(uint32_t (&words)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
+}
+
+__device__ __forceinline__ void ldmatrix_x4_transposed(uint32_t (&words)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
+}
+
+// Compute capability 9.0 and up.
+__device__ __forceinline__ void stmatrix_x4(uint32_t s_row, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(s_row), "r"(a),
                "r"(b), "r"(c), "r"(d)
                : "memory");

@@ -7,9 +7,12 @@
 // and writes once; S and dP are made again by each owner, so dq, dk and dv together cost 7 products instead
 // of 5.
 //
-//   keys      64 keys of a key head: query heads of the group, query tiles that see them; dV += P^T dO, dK +=
-//   dS^T Q queries   64 queries of a head: key tiles that they see; dQ += dS K bias      64 x 64 elements of
-//   dbias: all sequences, heads, tiles that the bias repeats over; dbias += dS
+//   keys      64 keys of a key head, for dV += P^T dO and dK += dS^T Q: query heads of the group and their
+//             query tiles that see them
+//
+//   queries   64 queries of a head, for dQ += dS K: key tiles that they see
+//
+//   bias      64 x 64 elements of dbias += dS: all sequences, heads and tiles that the bias repeats over
 //
 // A block holds kChunks chunks of 64 columns of its gradients in registers; wide heads take several blocks
 // (slices). P and dS pass through one shared tile in turn, so shared memory is the forward's beside lse and
@@ -79,7 +82,7 @@ class Pairs {
     const int64_t head_kv = t_.head / p_.group();
     row_products(x, s_, p_.q, p_.q.at(t_.b, t_.s.q_begin + t_.row0, t_.head), t_.rows, p_.k,
                  p_.k.at(t_.b, t_.s.kv_begin + j0_, head_kv), first_, last_, p_.head_dim, row_, column_);
-    const float slope = alibi_slope(p_, t_), kept = dropout_scale_of(p_.dropout_threshold);
+    const float slope = p_.alibi_slope(t_.b, t_.head), kept = dropout_scale_of(p_.dropout_threshold);
     kept_ = 0xffffu;
 #pragma unroll
     for (int i = 0; i < kPer; ++i) {

@@ -78,7 +78,7 @@ class ForwardTile {
         row_(threadIdx.x / 16 * kPer),
         column_(threadIdx.x % 16 * kPer),
         head_kv_(t_.head / p.group()) {
-    slope_ = alibi_slope(p, t_);
+    slope_ = p.alibi_slope(t_.b, t_.head);
   }
 
   __device__ __forceinline__ void attend() {

@@ -124,9 +124,7 @@ __device__ __forceinline__ uint32_t seen_pairs(const ForwardParams& p, const Tas
   for (int n = 0; n < kPer * kPer; ++n) {
     const int r = row + n / kPer, c = column + n % kPer;
     const int64_t i = t.row0 + r, j = j0 + c;
-    if (j < s.lo[r] || j >= s.hi[r] || !mask_allows(p.mask, t.b, t.head, i, j)) continue;
-    if (p.segment_ids_q.data && read_row_index(p.segment_ids_q, t.b, t.s.q_begin, i) !=
-                                    read_row_index(p.segment_ids_kv, t.b, t.s.kv_begin, j))
+    if (j < s.lo[r] || j >= s.hi[r] || !pair_allowed(p, t.b, t.head, t.s.q_begin, t.s.kv_begin, i, j))
       continue;
     if (p.bias.data) {
       const float bias = load(p.bias.data, p.bias.dtype,
@@ -154,10 +152,6 @@ __device__ __forceinline__ float natural_score(const ForwardParams& p, float pro
   return score;
 }
 
-__device__ __forceinline__ float alibi_slope(const ForwardParams& p, const Task& t) {
-  return p.alibi_slopes ? p.alibi_slopes[t.b * p.alibi_batch_stride + t.head * p.alibi_head_stride] : 0.0f;
-}
-
 // Rows [row0, row0 + 64) of head `head`: intervals and dropout states of each, bounds of all. False where the
 // sequence ends before. `keep(r)` false: row r sees nothing, whatever its interval.
 template <typename Keep>
@@ -179,12 +173,7 @@ __device__ __forceinline__ bool begin_task(const ForwardParams& p, int64_t b, in
     s.lo[r] = keys.lo;
     s.hi[r] = keys.hi;
     if (p.dropout_threshold) {
-      uint64_t seed = p.dropout_seed, offset = p.dropout_offset;
-      if (p.dropout_state) {
-        seed = p.dropout_state[0];
-        offset = p.dropout_state[p.dropout_state_stride];
-      }
-      const DropoutRow row = dropout_row(seed, offset, b, head, row0 + r);
+      const DropoutRow row = dropout_row_of(p, b, head, row0 + r);
       s.dropout_a[r] = row.a;
       s.dropout_b[r] = row.b;
     }

@@ -164,38 +164,28 @@ struct Forward {
         shared.q, static_cast<const T*>(p.q.data) + p.q.at(w.batch, w.q_begin + w.row, w.head),
         p.q.row_stride, 0, w.len_q - w.row, static_cast<int>(p.head_dim), args.wide_q);
   }
-  __device__ __forceinline__ void load_keys(int at) {
-    const ForwardParams& p = args.params;
+  template <int kColumns>
+  __device__ __forceinline__ void load_tile_of(uint8_t* s_tile, const RowTensor& t, int64_t dim, bool wide,
+                                               int at) {
     const tile::Work& w = work();
     const int key = at * C::kTileN;
-    load_tile<T, C::kTileN, C::kDim, C::kThreads>(
-        shared.k, static_cast<const T*>(p.k.data) + p.k.at(w.batch, w.kv_begin + key, kv_head()),
-        p.k.row_stride, w.see_first - key, w.see_last - key, static_cast<int>(p.head_dim), args.wide_k);
+    load_tile<T, C::kTileN, kColumns, C::kThreads>(
+        s_tile, static_cast<const T*>(t.data) + t.at(w.batch, w.kv_begin + key, kv_head()), t.row_stride,
+        w.see_first - key, w.see_last - key, static_cast<int>(dim), wide);
     ptx::cp_async_commit();
   }
+  __device__ __forceinline__ void load_keys(int at) {
+    load_tile_of<C::kDim>(shared.k, args.params.k, args.params.head_dim, args.wide_k, at);
+  }
   __device__ __forceinline__ void load_values(int at) {
-    const ForwardParams& p = args.params;
-    const tile::Work& w = work();
-    const int key = at * C::kTileN;
-    load_tile<T, C::kTileN, C::kDimV, C::kThreads>(
-        shared.v, static_cast<const T*>(p.v.data) + p.v.at(w.batch, w.kv_begin + key, kv_head()),
-        p.v.row_stride, w.see_first - key, w.see_last - key, static_cast<int>(p.head_dim_v), args.wide_v);
-    ptx::cp_async_commit();
+    load_tile_of<C::kDimV>(shared.v, args.params.v, args.params.head_dim_v, args.wide_v, at);
   }
   __device__ __forceinline__ int kv_head() const { return work().head / args.queries_per_key_head; }
 
-  // True where a row of this thread has something in O that is not finite.
-  __device__ __forceinline__ bool spoiled(int f) const {
-    float probe[2] = {};
-#pragma unroll
-    for (int i = 0; i < C::kDimV / 2; ++i) probe[i / 2 % 2] += r_o[f][i] * 0.0f;
-    const int row = row_of(f);
-    return (probe[0] != 0.0f && row < work().len_q) || (probe[1] != 0.0f && row + 8 < work().len_q);
-  }
   __device__ __forceinline__ bool spoiled() const {
     bool any = false;
 #pragma unroll
-    for (int f = 0; f < C::kFragments; ++f) any = any || spoiled(f);
+    for (int f = 0; f < C::kFragments; ++f) any = any || tile::spoiled(r_o[f], work(), row_of(f));
     return any;
   }
 
@@ -205,7 +195,7 @@ struct Forward {
     uint32_t again = 0;
 #pragma unroll
     for (int f = 0; f < C::kFragments; ++f) {
-      if (__any_sync(~0u, spoiled(f))) {
+      if (__any_sync(~0u, tile::spoiled(r_o[f], w, row_of(f)))) {
         again |= 1u << f;
         continue;
       }

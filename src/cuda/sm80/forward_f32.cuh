@@ -126,9 +126,7 @@ struct ForwardF32 {
     multiply_scores(unscale(shared.largest[1]));
     const int row = row_of(), lane_column = 2 * (lane_now() % 4);
     if (args.shaped) {
-      const float slope = p.alibi_slopes
-                              ? p.alibi_slopes[w.batch * p.alibi_batch_stride + w.head * p.alibi_head_stride]
-                              : 0.0f;
+      const float slope = p.alibi_slope(w.batch, w.head);
       tile::shape(r_s, p.scale * of_queries, p.softcap, slope, row + w.q_offset, w.beyond, key, lane_column);
     }
     if (!w.is_full(at)) tile::hide(r_s, w, row, key, lane_column);
@@ -214,12 +212,8 @@ struct ForwardF32 {
   __device__ __forceinline__ void finish() {
     const ForwardParams& p = args.params;
     const tile::Work& w = shared.work;
-    float probe[2] = {};
-#pragma unroll
-    for (int i = 0; i < kOutputs; ++i) probe[i / 2 % 2] += r_o[i] * 0.0f;
     const int first = row_of(), lane = lane_now();
-    const bool spoiled = (probe[0] != 0.0f && first < w.len_q) || (probe[1] != 0.0f && first + 8 < w.len_q);
-    if (__syncthreads_or(wild) || __any_sync(~0u, spoiled)) {
+    if (__syncthreads_or(wild) || __any_sync(~0u, tile::spoiled(r_o, w, first))) {
 #pragma unroll 1
       for (int i = 0; i < 16; ++i) {
         const int row = first - lane / 4 + i;

@@ -8,24 +8,18 @@
 namespace tilewise::sm80 {
 
 template <typename C>
-cudaError_t allow_shared_f32() {
-  return cudaFuncSetAttribute(forward_f32<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              sizeof(F32Shared<C>));
-}
-
-template <typename C>
 cudaError_t launch_f32(const ForwardParams& p, cudaStream_t stream) {
   static_assert(sizeof(F32Shared<C>) <= 99 * 1024, "what compute capability 8.6, 8.9 and 12.0 have");
   ForwardArgs args = make_args(p, C::kTileM);
   if (args.shaped) args.scale_log2 = kLog2E;
   if (args.order.total == 0) return cudaSuccess;
-  const auto go = [&] {
-    forward_f32<C><<<args.order.total, C::kThreads, sizeof(F32Shared<C>), stream>>>(args);
-    return cudaGetLastError();
-  };
-  cudaError_t error = go();
-  if (error == cudaErrorInvalidValue && allow_shared_f32<C>() == cudaSuccess) error = go();
-  return error;
+  return cuda::launch_shared(forward_f32<C>, args.order.total, C::kThreads, sizeof(F32Shared<C>), stream,
+                             args);
+}
+
+template <typename C>
+cudaError_t prepare_f32() {
+  return cuda::allow_shared(forward_f32<C>, sizeof(F32Shared<C>));
 }
 
 }  // namespace tilewise::sm80
@@ -36,7 +30,7 @@ cudaError_t launch_f32(const ForwardParams& p, cudaStream_t stream) {
     return sm80::launch_f32<sm80::F32Config<dim, blocks>>(p, call.stream); \
   }                                                                        \
   cudaError_t name##_prepare(const tilewise_problem&) {                    \
-    return sm80::allow_shared_f32<sm80::F32Config<dim, blocks>>();         \
+    return sm80::prepare_f32<sm80::F32Config<dim, blocks>>();              \
   }                                                                        \
   const char* name##_refuses(const ForwardParams&) { return nullptr; }     \
   }

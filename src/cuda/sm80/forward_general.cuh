@@ -114,7 +114,7 @@ struct GeneralRows {
       row[r] = min(w.row + row_in_tile + 8 * r, w.len_q - 1);
       lo[r] = s.general.lo[row[r] - w.row];
       hi[r] = s.general.hi[row[r] - w.row];
-      if (a.params.dropout_threshold) dropout[r] = tile::dropout_row_of(a.params, w, row[r]);
+      if (a.params.dropout_threshold) dropout[r] = dropout_row_of(a.params, w.batch, w.head, row[r]);
     }
   }
 
@@ -122,8 +122,7 @@ struct GeneralRows {
   __device__ __forceinline__ void finish_scores(float (&r_s)[kCount], int key, bool full, bool mixed) const {
     const ForwardParams& p = args.params;
     const tile::Work& w = shared.work;
-    const float slope =
-        p.alibi_slopes ? p.alibi_slopes[w.batch * p.alibi_batch_stride + w.head * p.alibi_head_stride] : 0.0f;
+    const float slope = p.alibi_slope(w.batch, w.head);
     // In the tile's first row's terms, as shape() counts.
     tile::shape(r_s, p.scale, p.softcap, slope, row[0] + w.q_offset, w.beyond, key, 0);
     uint32_t seen = ~0u;
@@ -166,10 +165,7 @@ struct GeneralRows {
       const ForwardParams& p = args.params;
       const tile::Work& w = shared.work;
       const int of_row = r ? row[1] : row[0];
-      if (!mask_allows(p.mask, w.batch, w.head, of_row, column)) continue;
-      if (p.segment_ids_q.data && read_row_index(p.segment_ids_q, w.batch, w.q_begin, of_row) !=
-                                      read_row_index(p.segment_ids_kv, w.batch, w.kv_begin, column))
-        continue;
+      if (!pair_allowed(p, w.batch, w.head, w.q_begin, w.kv_begin, of_row, column)) continue;
       seen |= 1u << i;
     }
     return seen;

@@ -4,16 +4,11 @@
 #define TILEWISE_CUDA_SM80_FORWARD_LAUNCH_H_
 
 #include "cuda/sm80/forward.cuh"
+#include "cuda/support/launch.cuh"
+#include "cuda/tile/wide.h"
 #include "cuda/units.h"
 
 namespace tilewise::sm80 {
-
-// True where rows can be moved 16 bytes at a time.
-inline bool is_wide(const RowTensor& t) {
-  const int64_t step = t.dtype == DType::f32 ? 4 : 8;
-  return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.batch_stride % step == 0 &&
-         t.row_stride % step == 0 && t.head_stride % step == 0;
-}
 
 // True where neighbouring keys lie side by side and a row begins at a multiple of `step` elements and of
 // `bytes`.
@@ -22,27 +17,17 @@ inline bool is_paired(const ScoreTensor& t, int64_t step, uintptr_t bytes) {
          t.batch_stride % step == 0 && t.head_stride % step == 0 && t.row_stride % step == 0;
 }
 
-template <typename C>
-cudaError_t allow_shared() {
-  return cudaFuncSetAttribute(forward<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              sizeof(ForwardShared<C>));
-}
-
-inline bool is_shaped(const ForwardParams& p) {
-  return p.softcap > 0.0f || p.alibi_slopes != nullptr || !(p.scale > 0.0f);
-}
-
 inline ForwardArgs make_args(const ForwardParams& p, int tile_m) {
   ForwardArgs args;
   args.params = p;
   args.order = tile::order_of(p, tile_m);
   args.queries_per_key_head = static_cast<int32_t>(p.group());
-  args.shaped = is_shaped(p);
+  args.shaped = tile::is_shaped(p);
   args.scale_log2 = p.scale * kLog2E;
-  args.wide_q = is_wide(p.q);
-  args.wide_k = is_wide(p.k);
-  args.wide_v = is_wide(p.v);
-  args.wide_o = p.o.dtype != DType::f32 && is_wide(p.o) && p.head_dim_v % 8 == 0;
+  args.wide_q = tile::is_wide(p.q);
+  args.wide_k = tile::is_wide(p.k);
+  args.wide_v = tile::is_wide(p.v);
+  args.wide_o = tile::stores_wide(p.o, p.head_dim_v);
   args.paired_bias = is_paired(p.bias, 2, p.bias.dtype == DType::f32 ? 8 : 4);
   args.paired_mask = p.mask.dtype == DType::bit ? is_paired(p.mask, 32, 4) : is_paired(p.mask, 2, 2);
   return args;
@@ -53,46 +38,45 @@ cudaError_t launch_forward(const ForwardParams& p, cudaStream_t stream) {
   static_assert(sizeof(ForwardShared<C>) <= 99 * 1024, "what compute capability 8.6, 8.9 and 12.0 have");
   const ForwardArgs args = make_args(p, C::kTileM);
   if (args.order.total == 0) return cudaSuccess;
-  const auto go = [&] {
-    forward<C><<<args.order.total, C::kThreads, sizeof(ForwardShared<C>), stream>>>(args);
-    return cudaGetLastError();
-  };
-  cudaError_t error = go();
-  // More shared memory than a kernel has unasked: this device was never prepared.
-  if (error == cudaErrorInvalidValue && allow_shared<C>() == cudaSuccess) error = go();
-  return error;
+  return cuda::launch_shared(forward<C>, args.order.total, C::kThreads, sizeof(ForwardShared<C>), stream,
+                             args);
 }
 
 // Plain scores take the large tile. Softcap, ALiBi and scales that are not positive cost registers: the
 // general kernel has the code for them.
 template <typename Simple, typename General>
 cudaError_t launch_simple(const ForwardParams& p, cudaStream_t stream) {
-  return is_shaped(p) ? launch_forward<General>(p, stream) : launch_forward<Simple>(p, stream);
+  return tile::is_shaped(p) ? launch_forward<General>(p, stream) : launch_forward<Simple>(p, stream);
+}
+
+template <typename C>
+cudaError_t prepare_forward() {
+  return cuda::allow_shared(forward<C>, sizeof(ForwardShared<C>));
 }
 
 template <typename Simple, typename General>
 cudaError_t prepare_simple() {
-  const cudaError_t error = allow_shared<Simple>();
-  return error == cudaSuccess ? allow_shared<General>() : error;
+  const cudaError_t error = prepare_forward<Simple>();
+  return error == cudaSuccess ? prepare_forward<General>() : error;
 }
 
 }  // namespace tilewise::sm80
 
 // Gives a unit's kernels the names of its two rows (cuda/units.h).
-#define TILEWISE_SM80_FORWARD(simple, general)                                                           \
-  namespace tilewise::cuda {                                                                             \
-  cudaError_t simple(const ForwardParams& p, const Call& call) {                                         \
-    return sm80::launch_simple<sm80::Simple, sm80::General>(p, call.stream);                             \
-  }                                                                                                      \
-  cudaError_t simple##_prepare(const tilewise_problem&) {                                                \
-    return sm80::prepare_simple<sm80::Simple, sm80::General>();                                          \
-  }                                                                                                      \
-  const char* simple##_refuses(const ForwardParams&) { return nullptr; }                                 \
-  cudaError_t general(const ForwardParams& p, const Call& call) {                                        \
-    return sm80::launch_forward<sm80::General>(p, call.stream);                                          \
-  }                                                                                                      \
-  cudaError_t general##_prepare(const tilewise_problem&) { return sm80::allow_shared<sm80::General>(); } \
-  const char* general##_refuses(const ForwardParams&) { return nullptr; }                                \
+#define TILEWISE_SM80_FORWARD(simple, general)                                                              \
+  namespace tilewise::cuda {                                                                                \
+  cudaError_t simple(const ForwardParams& p, const Call& call) {                                            \
+    return sm80::launch_simple<sm80::Simple, sm80::General>(p, call.stream);                                \
+  }                                                                                                         \
+  cudaError_t simple##_prepare(const tilewise_problem&) {                                                   \
+    return sm80::prepare_simple<sm80::Simple, sm80::General>();                                             \
+  }                                                                                                         \
+  const char* simple##_refuses(const ForwardParams&) { return nullptr; }                                    \
+  cudaError_t general(const ForwardParams& p, const Call& call) {                                           \
+    return sm80::launch_forward<sm80::General>(p, call.stream);                                             \
+  }                                                                                                         \
+  cudaError_t general##_prepare(const tilewise_problem&) { return sm80::prepare_forward<sm80::General>(); } \
+  const char* general##_refuses(const ForwardParams&) { return nullptr; }                                   \
   }
 
 #endif  // TILEWISE_CUDA_SM80_FORWARD_LAUNCH_H_

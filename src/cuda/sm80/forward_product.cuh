@@ -3,8 +3,8 @@
 #ifndef TILEWISE_CUDA_SM80_FORWARD_PRODUCT_H_
 #define TILEWISE_CUDA_SM80_FORWARD_PRODUCT_H_
 
-#include "cuda/ptx/ldmatrix.cuh"
 #include "cuda/ptx/math.cuh"
+#include "cuda/ptx/matrix.cuh"
 #include "cuda/ptx/mma.cuh"
 #include "cuda/tile/shared_tile.cuh"
 

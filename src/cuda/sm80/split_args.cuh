@@ -44,11 +44,9 @@ struct SplitConfig {
   static constexpr int kDim = kDim_, kWarps = kWarps_, kStages = kStages_, kThreads = 32 * kWarps;
   static constexpr int kRows = cuda::kSplitRows, kKeys = 16, kTileKeys = kKeys * kWarps;
   static constexpr int kHalfBytes = kKeys * kDim * 2, kStageBytes = 2 * kHalfBytes;  // K, then V
-  // Wide heads leave no registers for Q.
-  static constexpr bool kSharedQueries = kDim > 128;
-  static constexpr int kPitch = kDim + 4;                      // of `merge`, in floats
-  static constexpr int kColumns = kDim / 32;                   // of a lane, of a row
-  static constexpr int kVector = kColumns < 4 ? kColumns : 4;  // side by side
+  static constexpr int kPitch = kDim + 4;                                            // of `merge`, in floats
+  static constexpr int kColumns = kDim / 32;  // of a lane, of a row, side by side
+  static_assert(kDim <= 128, "wider heads leave no registers for Q");
 };
 
 struct Found {
@@ -75,7 +73,7 @@ template <typename C>
 struct SplitShared {
   alignas(128) unsigned char stage[C::kWarps][C::kStages][C::kStageBytes];
   union {
-    unsigned char q[C::kRows * C::kDim * 2];  // at a unit's beginning; wide heads: until its end
+    unsigned char q[C::kRows * C::kDim * 2];  // at a unit's beginning
     float merge[C::kWarps][8][C::kPitch];     // at its end
   };
   // Of the unit's rows: keys that they see, positions of their queries, ALiBi slopes in exponents of 2.

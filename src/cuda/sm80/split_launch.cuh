@@ -6,15 +6,10 @@
 
 #include "core/softmax.h"
 #include "cuda/sm80/split.cuh"
+#include "cuda/support/launch.cuh"
 #include "cuda/units.h"
 
 namespace tilewise::sm80 {
-
-template <typename C>
-cudaError_t allow_shared() {
-  return cudaFuncSetAttribute(split_forward<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              sizeof(SplitShared<C>));
-}
 
 inline SplitArgs split_args(const ForwardParams& p, const cuda::Call& call, int dim) {
   SplitArgs args;
@@ -38,13 +33,8 @@ inline SplitArgs split_args(const ForwardParams& p, const cuda::Call& call, int 
 
 template <typename C>
 cudaError_t launch_split(const SplitArgs& args, int blocks, cudaStream_t stream) {
-  const auto go = [&] {
-    split_forward<C><<<blocks, C::kThreads, sizeof(SplitShared<C>), stream>>>(args);
-    return cudaGetLastError();
-  };
-  cudaError_t error = go();
-  // More shared memory than a kernel has unasked: this device was never prepared.
-  if (error == cudaErrorInvalidValue && allow_shared<C>() == cudaSuccess) error = go();
+  const cudaError_t error =
+      cuda::launch_shared(split_forward<C>, blocks, C::kThreads, sizeof(SplitShared<C>), stream, args);
   if (error != cudaSuccess || args.chunks == 0) return error;
   const int64_t units = int64_t{args.entries} / args.chunks * args.params.heads_kv;
   split_join<C>
@@ -71,7 +61,9 @@ struct SplitRow {
     return launch_split<Small>(args, std::min(2 * call.multiprocessors, cuda::kSplitBlocks), call.stream);
   }
   static cudaError_t prepare() {
-    return has_shared(sizeof(SplitShared<Large>)) ? allow_shared<Large>() : allow_shared<Small>();
+    return has_shared(sizeof(SplitShared<Large>))
+               ? cuda::allow_shared(split_forward<Large>, sizeof(SplitShared<Large>))
+               : cuda::allow_shared(split_forward<Small>, sizeof(SplitShared<Small>));
   }
 };
 

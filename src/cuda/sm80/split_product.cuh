@@ -2,7 +2,7 @@
 #ifndef TILEWISE_CUDA_SM80_SPLIT_PRODUCT_H_
 #define TILEWISE_CUDA_SM80_SPLIT_PRODUCT_H_
 
-#include "cuda/ptx/ldmatrix.cuh"
+#include "cuda/ptx/matrix.cuh"
 #include "cuda/ptx/mma.cuh"
 #include "cuda/sm80/split_rows.cuh"
 #include "cuda/tile/score.cuh"
@@ -16,12 +16,11 @@ struct Products {
   using T = typename C::Element;
   using Tile = tile::SharedTile<C::kKeys, C::kDim>;
 
-  uint32_t r_q[C::kSharedQueries ? 1 : C::kDim / 16][4];
+  uint32_t r_q[C::kDim / 16][4];
   float r_o[C::kDim / 2];
   float top[2], sum[2];       // of rows lane / 4 and + 8; sums are the lane's own until `finish`
   int full_first, full_last;  // keys that every row of the unit sees
   float beyond;               // tile/work.cuh
-  uint32_t s_q;
 
   // By the whole block.
   __device__ __forceinline__ void begin(const SplitArgs& args, SplitShared<C>& shared, const Unit& u) {
@@ -39,10 +38,7 @@ struct Products {
         shared.lo[row] = real ? u.w.lo(query) : 0;
         shared.hi[row] = real ? u.w.hi(query) : 0;
         shared.position[row] = query + u.w.q_offset;
-        shared.slope[row] =
-            p.alibi_slopes && real
-                ? p.alibi_slopes[u.w.batch * p.alibi_batch_stride + head * p.alibi_head_stride] * kLog2E
-                : 0.0f;
+        shared.slope[row] = real ? p.alibi_slope(u.w.batch, head) * kLog2E : 0.0f;
       }
       top[r] = kNegativeInfinity;
       sum[r] = 0.0f;
@@ -54,12 +50,11 @@ struct Products {
         *reinterpret_cast<uint32_t*>(shared.q + Tile::chunk_offset(row, chunk) + 4 * (lane % 4)) =
             real ? two_of(g_q, 8 * chunk + 2 * (lane % 4), dim) : 0u;
     }
-    s_q = ptx::shared_address(shared.q);
     __syncthreads();
-    if constexpr (!C::kSharedQueries) {
+    const uint32_t s_q = ptx::shared_address(shared.q);
 #pragma unroll
-      for (int k = 0; k < C::kDim / 16; ++k) load_queries(r_q[k], k);
-    }
+    for (int k = 0; k < C::kDim / 16; ++k)
+      ptx::ldmatrix_x4(r_q[k], s_q + Tile::chunk_offset(lane % 16, 2 * k + lane / 16));
 #pragma unroll
     for (int i = 0; i < C::kDim / 2; ++i) r_o[i] = 0.0f;
   }
@@ -74,10 +69,8 @@ struct Products {
       uint32_t b[4];
       ptx::ldmatrix_x4(b, s_stage + Tile::chunk_offset(lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
       float* to = k % 2 ? r_odd : r_s;
-      if constexpr (C::kSharedQueries) load_queries(r_q[0], k);
-      const uint32_t* a = r_q[C::kSharedQueries ? 0 : k];
-      ptx::mma_16x8x16<T>(to, a, b[0], b[1]);
-      ptx::mma_16x8x16<T>(to + 4, a, b[2], b[3]);
+      ptx::mma_16x8x16<T>(to, r_q[k], b[0], b[1]);
+      ptx::mma_16x8x16<T>(to + 4, r_q[k], b[2], b[3]);
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i) r_s[i] += r_odd[i];
@@ -99,18 +92,10 @@ struct Products {
   // Adds up the sums of the lanes that share a row.
   __device__ __forceinline__ void finish() {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
-      sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
-    }
+    for (int r = 0; r < 2; ++r) sum[r] = tile::row_sum(sum[r]);
   }
 
  private:
-  __device__ __forceinline__ void load_queries(uint32_t (&words)[4], int k) const {
-    const int lane = threadIdx.x % 32;
-    ptx::ldmatrix_x4(words, s_q + Tile::chunk_offset(lane % 16, 2 * k + lane / 16));
-  }
-
   // Elements d and d + 1 of a row; zeros past its end.
   static __device__ __forceinline__ uint32_t two_of(const T* g_row, int d, int dim) {
     if (d + 1 < dim) return *reinterpret_cast<const uint32_t*>(g_row + d);
@@ -153,13 +138,7 @@ struct Products {
   // Takes in the maxima; what was summed up before falls where they rise.
   __device__ __forceinline__ void raise(const float (&r_s)[8]) {
     float peak[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-      peak[r] = fmaxf(fmaxf(r_s[2 * r], r_s[2 * r + 1]), fmaxf(r_s[4 + 2 * r], r_s[5 + 2 * r]));
-#pragma unroll
-    for (int r = 0; r < 2; ++r) peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 1));
-#pragma unroll
-    for (int r = 0; r < 2; ++r) peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 2));
+    tile::row_peaks(peak, r_s);
     if (!__any_sync(~0u, peak[0] > top[0] || peak[1] > top[1])) return;
     float fall[2];
 #pragma unroll

@@ -38,8 +38,7 @@ __device__ __noinline__ void exact_row(const ForwardParams& p, int batch, int he
     return static_cast<const T*>(t.data) + t.at(run.block, run.row, kv_head);
   };
   const int first = w.lo(query), last = query < w.len_q ? w.hi(query) : first;
-  const float slope =
-      p.alibi_slopes ? p.alibi_slopes[batch * p.alibi_batch_stride + head * p.alibi_head_stride] : 0.0f;
+  const float slope = p.alibi_slope(batch, head);
   const T* g_q = static_cast<const T*>(p.q.data) + p.q.at(batch, w.q_begin + query, head);
   const auto score = [&](int key) {
     const float distance = fabsf(static_cast<float>(query + w.q_offset - key)) + w.beyond;
@@ -86,7 +85,7 @@ __device__ __noinline__ void exact_row(const ForwardParams& p, int batch, int he
 // Columns of a row that a lane holds: i < C::kColumns.
 template <typename C>
 __device__ __forceinline__ int column_of(int i) {
-  return i / C::kVector * 32 * C::kVector + static_cast<int>(threadIdx.x) % 32 * C::kVector + i % C::kVector;
+  return static_cast<int>(threadIdx.x) % 32 * C::kColumns + i;
 }
 
 // Row r of the unit, by a warp: `top` in exponents of 2, `sum` of the weights, r_o not divided yet.

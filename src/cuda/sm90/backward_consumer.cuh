@@ -17,6 +17,7 @@
 #include "cuda/ptx/registers.cuh"
 #include "cuda/sm90/backward_args.cuh"
 #include "cuda/sm90/backward_config.cuh"
+#include "cuda/tile/clear.cuh"
 #include "cuda/tile/product.cuh"
 #include "cuda/tile/softmax.cuh"
 #include "cuda/tile/store.cuh"
@@ -92,13 +93,12 @@ struct BackwardConsumer {
     uint32_t r_p[kScores / 2], r_ds[kScores / 2];
     ptx::mbarrier_wait(&shared.k_full, kv.phase());
     const bool edge = w.see_first > w.key || w.see_last < w.key + C::kTileN;
-    if (edge) clear_outside<typename C::KTile, C::kTileN>(shared.k, w.see_first - w.key, w.see_last - w.key);
+    if (edge) clear(shared.k, w);
     {
       float r_s[kScores], r_dp[kScores];
       issue_s(w, at, r_s);
       ptx::mbarrier_wait(&shared.v_full, kv.phase());
-      if (edge)
-        clear_outside<typename C::KTile, C::kTileN>(shared.v, w.see_first - w.key, w.see_last - w.key);
+      if (edge) clear(shared.v, w);
       issue_dp(w, at, r_dp);
       ptx::wgmma_wait<1>();
       ptx::pin(r_s);
@@ -113,6 +113,17 @@ struct BackwardConsumer {
       last_step<false>(w, at, before, r_p, r_ds);
     }
     kv.advance();
+  }
+
+  // Keys that nobody sees, and queries that see no key of the tile: no product may meet them.
+  __device__ __forceinline__ void clear(uint8_t* s_keys, const tile::KeyWork& w) {
+    tile::clear_outside<C::kTileN, C::kDim>(s_keys, w.see_first - w.key, w.see_last - w.key,
+                                            kClearBarrier + group);
+  }
+  __device__ __forceinline__ void clear_queries(uint8_t* s_rows, const tile::KeyWork& w, int tile) {
+    const int row = tile * C::kTileM;
+    tile::clear_outside<C::kTileM, C::kDim>(s_rows, w.row_first - row, w.row_last - row,
+                                            kClearBarrier + group);
   }
 
   // From the weights of one tile to those of the next. kFirst: there is no tile before whose dQ is due.
@@ -210,9 +221,7 @@ struct BackwardConsumer {
 
   __device__ __forceinline__ void issue_dp(const tile::KeyWork& w, const Walk& at, float (&r_dp)[kScores]) {
     ptx::mbarrier_wait(&shared.dout_full[dout.at()], dout.phase());
-    if (is_edge(w, at.tile))
-      clear_outside<typename C::QTile, C::kTileM>(shared.dout[dout.at()], w.row_first - at.tile * C::kTileM,
-                                                  w.row_last - at.tile * C::kTileM);
+    if (is_edge(w, at.tile)) clear_queries(shared.dout[dout.at()], w, at.tile);
     tile::issue_scores<T, C::kTileM, C::kDim, C::kTileN>(
         r_dp, ptx::uniform(C::KTile::k_major(shared.v + group * 64 * 128)),
         ptx::uniform(C::QTile::k_major(shared.dout[dout.at()])));
@@ -229,9 +238,7 @@ struct BackwardConsumer {
 
   __device__ __forceinline__ void issue_s(const tile::KeyWork& w, const Walk& at, float (&r_s)[kScores]) {
     ptx::mbarrier_wait(&shared.q_full[q.at()], q.phase());
-    if (is_edge(w, at.tile))
-      clear_outside<typename C::QTile, C::kTileM>(shared.q[q.at()], w.row_first - at.tile * C::kTileM,
-                                                  w.row_last - at.tile * C::kTileM);
+    if (is_edge(w, at.tile)) clear_queries(shared.q[q.at()], w, at.tile);
     tile::issue_scores<T, C::kTileM, C::kDim, C::kTileN>(
         r_s, ptx::uniform(C::KTile::k_major(shared.k + group * 64 * 128)),
         ptx::uniform(C::QTile::k_major(shared.q[q.at()])));
@@ -269,27 +276,12 @@ struct BackwardConsumer {
     const int row = 16 * warp + lane % 16;
 #pragma unroll
     for (int i = 0; i < kScores / 8; ++i)
-      ptx::store_matrices(s_ds + C::ScoreTile::chunk_offset(row, 2 * i + lane / 16), r_ds[4 * i],
-                          r_ds[4 * i + 1], r_ds[4 * i + 2], r_ds[4 * i + 3]);
+      ptx::stmatrix_x4(s_ds + C::ScoreTile::chunk_offset(row, 2 * i + lane / 16), r_ds[4 * i],
+                       r_ds[4 * i + 1], r_ds[4 * i + 2], r_ds[4 * i + 3]);
     ptx::fence_async_shared();
     __syncwarp();
     release(&shared.ds_full[ds.at()]);
     ds.advance();
-  }
-
-  // Zeroes rows outside [first, last), which no product may meet: their weights are 0, but 0 * NaN is not.
-  // Every warpgroup does it for itself; the second one writes zeros over zeros.
-  template <typename Tile, int kRows>
-  __device__ __forceinline__ void clear_outside(uint8_t* s_tile, int first, int last) {
-    constexpr int kChunks = Tile::kPanels * 8;
-#pragma unroll 1
-    for (int i = ptx::thread_afresh() % 128; i < kRows * kChunks; i += 128) {
-      const int row = i / kChunks;
-      if (row < first || row >= last)
-        *reinterpret_cast<uint4*>(s_tile + Tile::chunk_offset(row, i % kChunks)) = uint4{};
-    }
-    ptx::fence_async_shared();
-    ptx::barrier_sync(kClearBarrier + group, 128);
   }
 
   __device__ __forceinline__ Sum sum_of(const tile::KeyWork& w, const Walk& at) const {
@@ -355,15 +347,7 @@ struct BackwardConsumer {
     const int first = w.key + 16 * warp + lane / 4;
     const int64_t at = to.at(w.batch, w.kv_begin + first, w.head);
     const int columns[2] = {first < w.rows_kv ? dim : 0, first + 8 < w.rows_kv ? dim : 0};
-    const float factor[2] = {scale, scale};
-    if (wide)
-      tile::store_wide(r, factor, static_cast<T*>(to.data) + at, 8 * to.row_stride, columns, lane);
-    else if (to.dtype != DType::f32)
-      tile::store_narrow(r, factor, static_cast<T*>(to.data) + at, 8 * to.row_stride, columns, lane);
-    else if (args.params.accumulate)
-      tile::store_sum(r, factor, static_cast<float*>(to.data) + at, 8 * to.row_stride, columns, lane);
-    else
-      tile::store_narrow(r, factor, static_cast<float*>(to.data) + at, 8 * to.row_stride, columns, lane);
+    tile::store_gradient<T>(r, scale, to, at, wide, args.params.accumulate, columns, lane);
   }
 };
 

@@ -7,19 +7,12 @@
 #include "cuda/sm90/backward.cuh"
 #include "cuda/sm90/backward_rows.cuh"
 #include "cuda/sm90/tensor_map.h"
+#include "cuda/support/launch.cuh"
+#include "cuda/tile/wide.h"
 #include "cuda/units.h"
 #include "tilewise/c.h"
 
 namespace tilewise::sm90 {
-
-constexpr int64_t kBackwardL2Share = int64_t{32} << 20;  // bytes of Q, dO and dQ of the heads walked together
-
-inline TensorExtent extent_queries(const ForwardParams& p, int64_t head_dim) {
-  return {p.batch, p.cu_seqlens_q.data ? p.total_q : p.seqlen_q, p.heads_q, head_dim};
-}
-inline TensorExtent extent_keys(const ForwardParams& p, int64_t head_dim) {
-  return {p.batch, p.cu_seqlens_kv.data ? p.total_kv : p.seqlen_kv, p.heads_kv, head_dim};
-}
 
 inline int64_t up_to_tiles(int64_t rows, int64_t tile) { return (rows + tile - 1) / tile * tile; }
 
@@ -28,23 +21,13 @@ inline int64_t rows_of_scratch(bool packed, int64_t batch, int64_t seqlen, int64
   return packed ? up_to_tiles(total + batch * tile_m, tile_m) : batch * up_to_tiles(seqlen, tile_m);
 }
 
-inline bool wide_rows(const RowTensor& t, int64_t dim) {
-  return t.dtype != DType::f32 && reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.batch_stride % 8 == 0 &&
-         t.row_stride % 8 == 0 && t.head_stride % 8 == 0 && dim % 8 == 0;
-}
-
-template <typename C>
-cudaError_t allow_shared_backward() {
-  return cudaFuncSetAttribute(backward<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              sizeof(BackwardShared<C>));
-}
-
 // A row of the table: the kernel and the one that adds in a fixed order.
 template <typename C>
 struct BackwardRow {
   static cudaError_t prepare() {
-    const cudaError_t error = allow_shared_backward<C>();
-    return error == cudaSuccess ? allow_shared_backward<typename C::Ordered>() : error;
+    const cudaError_t error = cuda::allow_shared(backward<C>, sizeof(BackwardShared<C>));
+    return error == cudaSuccess ? cuda::allow_shared(backward<typename C::Ordered>, sizeof(BackwardShared<C>))
+                                : error;
   }
 
   static const char* cannot(const tilewise_problem& p) {
@@ -64,26 +47,18 @@ struct BackwardRow {
 
   // The planner's rules (cuda/rules.cpp) have looked at everything but a call's strides.
   static const char* refuses(const BackwardParams& p) {
-    if (const char* rule = tensor_map_refuses(p.q, extent_queries(p, p.head_dim))) return rule;
-    if (const char* rule = tensor_map_refuses(p.dout, extent_queries(p, p.head_dim_v))) return rule;
-    if (const char* rule = tensor_map_refuses(p.k, extent_keys(p, p.head_dim))) return rule;
-    return tensor_map_refuses(p.v, extent_keys(p, p.head_dim_v));
+    if (const char* rule = tensor_map_refuses(p.q, extent_q(p, p.head_dim))) return rule;
+    if (const char* rule = tensor_map_refuses(p.dout, extent_q(p, p.head_dim_v))) return rule;
+    if (const char* rule = tensor_map_refuses(p.k, extent_kv(p, p.head_dim))) return rule;
+    return tensor_map_refuses(p.v, extent_kv(p, p.head_dim_v));
   }
 
   static tile::Order order_of(const BackwardParams& p) {
-    tile::Order order;
-    order.tiles_m = static_cast<int32_t>((p.seqlen_kv + C::kTileN - 1) / C::kTileN);
-    order.heads = static_cast<int32_t>(p.heads_kv);
-    order.all_heads = static_cast<int32_t>(p.batch * p.heads_kv);
-    order.total = order.tiles_m * order.all_heads;
+    tile::Order order((p.seqlen_kv + C::kTileN - 1) / C::kTileN, p.heads_kv, p.batch);
     // Under a causal mask the first keys have the most queries.
     order.last_first = p.deterministic;
-    if (p.window_right >= 0 && p.window_left < 0 && !p.deterministic) {
-      const int64_t head_bytes =
-          std::max<int64_t>(1, p.seqlen_q * p.group() * (2 * (p.head_dim + p.head_dim_v) + 4 * C::kDim));
-      const int64_t together = std::max<int64_t>(1, kBackwardL2Share / head_bytes);
-      order.group = static_cast<int32_t>(std::min<int64_t>(together, std::max(1, order.all_heads)));
-    }
+    if (p.window_right >= 0 && p.window_left < 0 && !p.deterministic)
+      order.walk_together(p.seqlen_q * p.group() * (2 * (p.head_dim + p.head_dim_v) + 4 * C::kDim), 1);
     return order;
   }
 
@@ -102,21 +77,21 @@ struct BackwardRow {
       args.g_turns = reinterpret_cast<uint32_t*>(args.g_delta + args.scratch_rows.rows * p.heads_q);
     args.scale_log2 = p.scale * kLog2E;
     args.tiles_m = static_cast<int32_t>((p.seqlen_q + C::kTileM - 1) / C::kTileM);
-    args.wide_dq = p.dq.data && wide_rows(p.dq, p.head_dim);
-    args.wide_dk = p.dk.data && wide_rows(p.dk, p.head_dim);
-    args.wide_dv = p.dv.data && wide_rows(p.dv, p.head_dim_v);
+    args.wide_dq = p.dq.data && tile::stores_wide(p.dq, p.head_dim);
+    args.wide_dk = p.dk.data && tile::stores_wide(p.dk, p.head_dim);
+    args.wide_dv = p.dv.data && tile::stores_wide(p.dv, p.head_dim_v);
     args.control = static_cast<uint32_t*>(call.control);
-    cudaError_t error = encode_tensor_map(args.q, p.q, extent_queries(p, p.head_dim), C::kTileM);
+    cudaError_t error = encode_tensor_map(args.q, p.q, extent_q(p, p.head_dim), C::kTileM);
     if (error == cudaSuccess)
-      error = encode_tensor_map(args.dout, p.dout, extent_queries(p, p.head_dim_v), C::kTileM);
-    if (error == cudaSuccess) error = encode_tensor_map(args.k, p.k, extent_keys(p, p.head_dim), C::kTileN);
-    if (error == cudaSuccess) error = encode_tensor_map(args.v, p.v, extent_keys(p, p.head_dim_v), C::kTileN);
+      error = encode_tensor_map(args.dout, p.dout, extent_q(p, p.head_dim_v), C::kTileM);
+    if (error == cudaSuccess) error = encode_tensor_map(args.k, p.k, extent_kv(p, p.head_dim), C::kTileN);
+    if (error == cudaSuccess) error = encode_tensor_map(args.v, p.v, extent_kv(p, p.head_dim_v), C::kTileN);
     if (error != cudaSuccess) return error;
 
     const auto query_tiles = static_cast<unsigned>(args.tiles_m * p.batch * p.heads_q);
     if (query_tiles > 0) {
-      const bool wide =
-          p.delta.data == nullptr && wide_rows(p.o, 8) && wide_rows(p.dout, 8) && p.o.dtype == p.dout.dtype;
+      const bool wide = p.delta.data == nullptr && tile::stores_wide(p.o, 8) &&
+                        tile::stores_wide(p.dout, 8) && p.o.dtype == p.dout.dtype;
       backward_before<C><<<query_tiles, kRowThreads, 0, call.stream>>>(args, wide);
       if (error = cudaGetLastError(); error != cudaSuccess) return error;
     }
@@ -135,13 +110,8 @@ struct BackwardRow {
   template <typename Tiles>
   static cudaError_t launch_tiles(const BackwardArgs& args, const cuda::Call& call) {
     const int blocks = std::min(args.order.total, call.multiprocessors);
-    const auto go = [&] {
-      backward<Tiles><<<blocks, C::kThreads, sizeof(BackwardShared<C>), call.stream>>>(args);
-      return cudaGetLastError();
-    };
-    const cudaError_t error = go();
-    // More shared memory than a kernel has unasked: this device was never prepared.
-    return error == cudaErrorInvalidValue && prepare() == cudaSuccess ? go() : error;
+    return cuda::launch_shared(backward<Tiles>, blocks, C::kThreads, sizeof(BackwardShared<C>), call.stream,
+                               args);
   }
 };
 

@@ -7,6 +7,7 @@
 #include "cuda/sm90/backward_args.cuh"
 #include "cuda/sm90/backward_config.cuh"
 #include "cuda/sm90/load_tile.cuh"
+#include "cuda/sm90/tickets.cuh"
 
 namespace tilewise::sm90 {
 
@@ -34,12 +35,12 @@ struct Scheduler {
         tile_key += C::kOrdered ? -1 : further;
         if (C::kOrdered ? tile_key < first : tile_key * C::kTileN >= work->rows_kv) break;
       }
-      index = args.control ? gridDim.x + atomicAdd(args.control, 1) : index + gridDim.x;
+      index = draw_ticket(args.control, index);
     }
     ptx::mbarrier_wait(&shared.work_empty[slot.at()], slot.phase() ^ 1);
     shared.work[slot.at()].batch = -1;
     ptx::mbarrier_arrive(&shared.work_full[slot.at()]);
-    if (args.control) leave();
+    leave_tickets(args.control);
   }
 
  private:
@@ -60,15 +61,6 @@ struct Scheduler {
     // A ticket drawn early is work that nobody else can take.
     ptx::mbarrier_wait(&shared.nearly_done, notices++ & 1);
     return work;
-  }
-
-  // The last block to leave has seen every other one draw its last ticket.
-  __device__ __forceinline__ void leave() {
-    __threadfence();
-    if (atomicAdd(args.control + 1, 1) + 1 == gridDim.x) {
-      args.control[0] = 0;
-      args.control[1] = 0;
-    }
   }
 };
 

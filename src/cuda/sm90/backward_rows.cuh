@@ -107,16 +107,8 @@ __global__ void __launch_bounds__(kRowThreads) backward_after(const __grid_const
     const int column = C::kByRows ? 0 : 64 * group;
     const int dim = min(columns, static_cast<int>(p.head_dim) - column);
     const int limits[2] = {row < s.rows_q ? dim : 0, row + 8 < s.rows_q ? dim : 0};
-    const float factor[2] = {p.scale, p.scale};
-    const int64_t at = p.dq.at(batch, s.q_begin + row, head) + column, step = 8 * p.dq.row_stride;
-    if (args.wide_dq)
-      tile::store_wide(r_dq, factor, static_cast<T*>(p.dq.data) + at, step, limits, lane);
-    else if (p.dq.dtype != DType::f32)
-      tile::store_narrow(r_dq, factor, static_cast<T*>(p.dq.data) + at, step, limits, lane);
-    else if (p.accumulate)
-      tile::store_sum(r_dq, factor, static_cast<float*>(p.dq.data) + at, step, limits, lane);
-    else
-      tile::store_narrow(r_dq, factor, static_cast<float*>(p.dq.data) + at, step, limits, lane);
+    const int64_t at = p.dq.at(batch, s.q_begin + row, head) + column;
+    tile::store_gradient<T>(r_dq, p.scale, p.dq, at, args.wide_dq, p.accumulate, limits, lane);
   });
 }
 

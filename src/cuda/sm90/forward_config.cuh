@@ -8,11 +8,8 @@
 
 namespace tilewise::sm90 {
 
-// Which part of a step the warpgroups take in turns.
-enum class Turns { none, products };
-
 template <typename ElementT, int kDimQK, int kDimVO, int kWarpgroups, int kKeys, int kStageCount,
-          int kQueryBuffers, bool kShapedScores = false, Turns kTurnsOf = Turns::products>
+          int kQueryBuffers, bool kShapedScores = false>
 struct ForwardConfig {
   using Element = ElementT;
   static constexpr int kDim = kDimQK, kDimV = kDimVO;
@@ -25,7 +22,6 @@ struct ForwardConfig {
   static_assert(kQueries >= kConsumers);
   // Softcap, ALiBi or a scale that is not positive: more registers a score, so a smaller tile.
   static constexpr bool kShaped = kShapedScores;
-  static constexpr Turns kTurns = kTurnsOf;
   static constexpr int kThreads = 128 * (kConsumers + 1);
   // 65,536 registers: what the producer gives back is what the others take.
   static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32;

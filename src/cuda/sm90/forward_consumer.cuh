@@ -16,11 +16,12 @@
 #include "cuda/ptx/registers.cuh"
 #include "cuda/sm90/forward_args.cuh"
 #include "cuda/sm90/forward_config.cuh"
+#include "cuda/tile/clear.cuh"
 #include "cuda/tile/exact.cuh"
+#include "cuda/tile/finish.cuh"
 #include "cuda/tile/product.cuh"
 #include "cuda/tile/score.cuh"
 #include "cuda/tile/softmax.cuh"
-#include "cuda/tile/store.cuh"
 
 namespace tilewise::sm90 {
 
@@ -62,7 +63,7 @@ struct Consumer {
   }
 
  private:
-  static constexpr bool takes_turns() { return C::kTurns == Turns::products && C::kConsumers > 1; }
+  static constexpr bool takes_turns() { return C::kConsumers > 1; }
 
   // A barrier of the empty kind counts the warps that read the buffer.
   __device__ __forceinline__ void release(ptx::Mbarrier* empty) {
@@ -159,20 +160,13 @@ struct Consumer {
     v.advance();
   }
 
-  // Waits for a tile of values and zeroes those that no row of the block's tile sees: their weights are 0,
-  // but 0 * NaN is not. Every warpgroup does it for itself; the second one writes zeros over zeros.
+  // Waits for a tile of values and zeroes those that no row of the block's tile sees.
   __device__ __forceinline__ void clear_unseen(const tile::Work& w, int tile) {
-    constexpr int kChunks = C::VTile::kPanels * 8;
     ptx::mbarrier_wait(&shared.v_full[v.at()], v.phase());
     const int key = tile * C::kTileN;
     if (w.see_first <= key && w.see_last >= key + C::kTileN) return;
-    for (int i = ptx::thread_afresh() % 128; i < C::kTileN * kChunks; i += 128) {
-      const int row = i / kChunks;
-      if (key + row < w.see_first || key + row >= w.see_last)
-        *reinterpret_cast<uint4*>(shared.v[v.at()] + C::VTile::chunk_offset(row, i % kChunks)) = uint4{};
-    }
-    ptx::fence_async_shared();
-    ptx::barrier_sync(kGroupBarrier + group, 128);
+    tile::clear_outside<C::kTileN, C::kDimV>(shared.v[v.at()], w.see_first - key, w.see_last - key,
+                                             kGroupBarrier + group);
   }
 
   __device__ __forceinline__ void prepare(const tile::Work& w, int tile, bool full) {
@@ -181,10 +175,8 @@ struct Consumer {
     const int row = w.row + row_of(thread), key = tile * C::kTileN, lane_column = 2 * (thread % 4);
     if constexpr (C::kShaped) {
       const ForwardParams& p = args.params;
-      const float slope = p.alibi_slopes
-                              ? p.alibi_slopes[w.batch * p.alibi_batch_stride + w.head * p.alibi_head_stride]
-                              : 0.0f;
-      tile::shape(r_s, p.scale, p.softcap, slope, row + w.q_offset, w.beyond, key, lane_column);
+      tile::shape(r_s, p.scale, p.softcap, p.alibi_slope(w.batch, w.head), row + w.q_offset, w.beyond, key,
+                  lane_column);
     }
     if (!full) tile::hide(r_s, w, row, key, lane_column);
   }
@@ -214,17 +206,7 @@ struct Consumer {
   __device__ __forceinline__ void finish(const tile::Work& w) {
     const ForwardParams& p = args.params;
     const int thread = ptx::thread_afresh(), lane = thread % 32;
-    // Padding rows and those of the next packed sequence may hold anything: they must not send others there.
-    float probe[2][4] = {};
-#pragma unroll
-    for (int i = 0; i < C::kDimV / 2; ++i) probe[i / 2 % 2][i / 4 % 4] += r_o[i];
-    bool odd = false;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float all = (probe[r][0] + probe[r][1]) + (probe[r][2] + probe[r][3]);
-      odd = odd || (!isfinite(all) && w.row + row_of(thread) + 8 * r < w.len_q);
-    }
-    if (__any_sync(~0u, odd)) {
+    if (__any_sync(~0u, tile::spoiled(r_o, w, w.row + row_of(thread)))) {
 #pragma unroll 1
       for (int i = 0; i < 16; ++i) {
         const int row = __shfl_sync(~0u, w.row + row_of(thread - lane) + i, 0);
@@ -237,49 +219,20 @@ struct Consumer {
     }
     softmax.finish();
     const float sink = p.sinks ? p.sinks[w.head * p.sinks_stride] * kLog2E : kNegativeInfinity;
-    float factor[2], lse[2];
-    bool sees[2];
+    tile::RowPair ends;
+    ends.first = w.row + row_of(thread);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int row = w.row + row_of(thread) + 8 * r;
-      sees[r] = softmax.sum[r] != 0.0f && row < w.len_q;
+      const int row = ends.first + 8 * r;
       const float shift = softmax.shift(r, args.scale_log2);
       const float top = p.sinks ? fmaxf(shift, sink) : shift;
       const float of_keys = p.sinks ? ptx::exp2_approx(shift - top) : 1.0f;
       const float sum = softmax.sum[r] * of_keys + (p.sinks ? ptx::exp2_approx(sink - top) : 0.0f);
-      factor[r] = __fdividef(of_keys, sum);
-      lse[r] = (top + ptx::log2_approx(sum)) * kLn2;
+      ends.sees[r] = softmax.sum[r] != 0.0f && row < w.len_q;
+      ends.factor[r] = ends.sees[r] ? __fdividef(of_keys, sum) : 0.0f;
+      ends.lse[r] = ends.sees[r] ? (top + ptx::log2_approx(sum)) * kLn2 : w.empty_lse(p, row);
     }
-    // 0 * NaN is not 0.
-    if (!__all_sync(~0u, sees[0] && sees[1])) {
-#pragma unroll
-      for (int i = 0; i < C::kDimV / 2; ++i) {
-        if (!sees[i / 2 % 2]) r_o[i] = 0.0f;
-      }
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        if (sees[r]) continue;
-        factor[r] = 0.0f;
-        lse[r] = w.empty_lse(p, w.row + row_of(thread) + 8 * r);
-      }
-    }
-    const int first = w.row + row_of(thread);
-    const int64_t row = w.q_begin + first;
-    const int64_t at = w.batch * p.o.batch_stride + w.head * p.o.head_stride + row * p.o.row_stride;
-    const int columns[2] = {first < w.rows_q ? static_cast<int>(p.head_dim_v) : 0,
-                            first + 8 < w.rows_q ? static_cast<int>(p.head_dim_v) : 0};
-    if (args.wide_stores)
-      tile::store_wide(r_o, factor, static_cast<T*>(p.o.data) + at, 8 * p.o.row_stride, columns, lane);
-    else if (p.o.dtype == DType::f32)
-      tile::store_narrow(r_o, factor, static_cast<float*>(p.o.data) + at, 8 * p.o.row_stride, columns, lane);
-    else
-      tile::store_narrow(r_o, factor, static_cast<T*>(p.o.data) + at, 8 * p.o.row_stride, columns, lane);
-    if (p.lse.data && lane % 4 == 0) {
-      float* g_lse =
-          p.lse.data + w.batch * p.lse.batch_stride + w.head * p.lse.head_stride + row * p.lse.row_stride;
-      if (first < w.rows_q) g_lse[0] = lse[0];
-      if (first + 8 < w.rows_q) g_lse[8 * p.lse.row_stride] = lse[1];
-    }
+    tile::write_rows<T>(p, w, r_o, ends, args.wide_stores, lane);
   }
 };
 

@@ -7,22 +7,11 @@
 
 #include "cuda/sm90/forward.cuh"
 #include "cuda/sm90/tensor_map.h"
+#include "cuda/support/launch.cuh"
+#include "cuda/tile/wide.h"
 #include "cuda/units.h"
 
 namespace tilewise::sm90 {
-
-inline TensorExtent extent_q(const ForwardParams& p) {
-  return {p.batch, p.cu_seqlens_q.data ? p.total_q : p.seqlen_q, p.heads_q, p.head_dim};
-}
-inline TensorExtent extent_kv(const ForwardParams& p, int64_t head_dim) {
-  return {p.batch, p.cu_seqlens_kv.data ? p.total_kv : p.seqlen_kv, p.heads_kv, head_dim};
-}
-
-template <typename C>
-cudaError_t allow_shared() {
-  return cudaFuncSetAttribute(forward<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              sizeof(ForwardShared<C>));
-}
 
 template <typename C>
 cudaError_t launch_forward(const ForwardParams& p, uint32_t* control, int multiprocessors,
@@ -33,23 +22,19 @@ cudaError_t launch_forward(const ForwardParams& p, uint32_t* control, int multip
   if (args.order.total == 0) return cudaSuccess;
   args.queries_per_key_head = static_cast<int32_t>(p.group());
   args.scale_log2 = C::kShaped ? kLog2E : p.scale * kLog2E;
-  args.wide_stores = p.o.dtype != DType::f32 && reinterpret_cast<uintptr_t>(p.o.data) % 16 == 0 &&
-                     p.o.batch_stride % 8 == 0 && p.o.row_stride % 8 == 0 && p.o.head_stride % 8 == 0 &&
-                     p.head_dim_v % 8 == 0;
+  args.wide_stores = tile::stores_wide(p.o, p.head_dim_v);
   args.control = control;
-  cudaError_t error = encode_tensor_map(args.q, p.q, extent_q(p), 64);
+  cudaError_t error = encode_tensor_map(args.q, p.q, extent_q(p, p.head_dim), 64);
   if (error == cudaSuccess) error = encode_tensor_map(args.k, p.k, extent_kv(p, p.head_dim), C::kTileN);
   if (error == cudaSuccess) error = encode_tensor_map(args.v, p.v, extent_kv(p, p.head_dim_v), C::kTileN);
   if (error != cudaSuccess) return error;
   const int blocks = std::min(args.order.total, multiprocessors);
-  const auto go = [&] {
-    forward<C><<<blocks, C::kThreads, sizeof(ForwardShared<C>), stream>>>(args);
-    return cudaGetLastError();
-  };
-  error = go();
-  // More shared memory than a kernel has unasked: this device was never prepared.
-  if (error == cudaErrorInvalidValue && allow_shared<C>() == cudaSuccess) error = go();
-  return error;
+  return cuda::launch_shared(forward<C>, blocks, C::kThreads, sizeof(ForwardShared<C>), stream, args);
+}
+
+template <typename C>
+cudaError_t prepare_forward() {
+  return cuda::allow_shared(forward<C>, sizeof(ForwardShared<C>));
 }
 
 // A row of the table: the kernel for plain scores and the one, of another tile, for shaped ones. Each unit
@@ -62,19 +47,18 @@ struct ForwardRow {
 
   static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
     auto* control = static_cast<uint32_t*>(call.control);
-    const bool shaped = p.softcap > 0.0f || p.alibi_slopes != nullptr || !(p.scale > 0.0f);
-    return shaped ? launch_forward<Shaped>(p, control, call.multiprocessors, call.stream)
-                  : launch_forward<Plain>(p, control, call.multiprocessors, call.stream);
+    return tile::is_shaped(p) ? launch_forward<Shaped>(p, control, call.multiprocessors, call.stream)
+                              : launch_forward<Plain>(p, control, call.multiprocessors, call.stream);
   }
 
   static cudaError_t prepare() {
-    const cudaError_t error = allow_shared<Plain>();
-    return error == cudaSuccess ? allow_shared<Shaped>() : error;
+    const cudaError_t error = prepare_forward<Plain>();
+    return error == cudaSuccess ? prepare_forward<Shaped>() : error;
   }
 
   // The planner's rules (cuda/rules.cpp) have looked at everything but a call's strides.
   static const char* refuses(const ForwardParams& p) {
-    if (const char* rule = tensor_map_refuses(p.q, extent_q(p))) return rule;
+    if (const char* rule = tensor_map_refuses(p.q, extent_q(p, p.head_dim))) return rule;
     if (const char* rule = tensor_map_refuses(p.k, extent_kv(p, p.head_dim))) return rule;
     return tensor_map_refuses(p.v, extent_kv(p, p.head_dim_v));
   }

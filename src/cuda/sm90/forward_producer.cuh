@@ -8,6 +8,7 @@
 #include "cuda/sm90/forward_args.cuh"
 #include "cuda/sm90/forward_config.cuh"
 #include "cuda/sm90/load_tile.cuh"
+#include "cuda/sm90/tickets.cuh"
 
 namespace tilewise::sm90 {
 
@@ -45,7 +46,7 @@ struct Producer {
     tile::Work end = {};
     end.batch = -1;
     publish(end);
-    if (args.control) leave();
+    leave_tickets(args.control);
   }
 
  private:
@@ -58,9 +59,7 @@ struct Producer {
   }
 
   // As late as its latency allows: a ticket drawn early is work that nobody else can take.
-  __device__ __forceinline__ void draw(uint32_t index) {
-    next = args.control ? gridDim.x + atomicAdd(args.control, 1) : index + gridDim.x;
-  }
+  __device__ __forceinline__ void draw(uint32_t index) { next = draw_ticket(args.control, index); }
 
   __device__ __forceinline__ void load(const tile::Work& w, uint32_t index, bool draws) {
     const int kv_head = w.head / args.queries_per_key_head;
@@ -88,15 +87,6 @@ struct Producer {
     load_tile<typename C::KTile>(shared.k[k.at()], args.k, &shared.k_full[k.at()], ptx::CacheHint::evict_last,
                                  w.kv_begin + tile * C::kTileN, kv_head, w.batch);
     k.advance();
-  }
-
-  // The last block to leave has seen every other one draw its last ticket.
-  __device__ __forceinline__ void leave() {
-    __threadfence();
-    if (atomicAdd(args.control + 1, 1) + 1 == gridDim.x) {
-      args.control[0] = 0;
-      args.control[1] = 0;
-    }
   }
 };
 

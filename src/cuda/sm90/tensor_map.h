@@ -13,6 +13,13 @@ struct TensorExtent {
   int64_t batch, rows, heads, head_dim;
 };
 
+inline TensorExtent extent_q(const ForwardParams& p, int64_t head_dim) {
+  return {p.batch, p.cu_seqlens_q.data ? p.total_q : p.seqlen_q, p.heads_q, head_dim};
+}
+inline TensorExtent extent_kv(const ForwardParams& p, int64_t head_dim) {
+  return {p.batch, p.cu_seqlens_kv.data ? p.total_kv : p.seqlen_kv, p.heads_kv, head_dim};
+}
+
 // The rule that keeps the copy engine from reading the tensor, or null. A repeated batch or head is fine.
 const char* tensor_map_refuses(const RowTensor& tensor, const TensorExtent& extent);
 

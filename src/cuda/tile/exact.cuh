@@ -37,8 +37,7 @@ __device__ __forceinline__ void exact_row(const ForwardParams& p, const Work& w,
   // the kernel for divergent and moves every descriptor of every product from vector to uniform registers.
   first = __shfl_sync(~0u, first, 0);
   last = __shfl_sync(~0u, last, 0);
-  const float slope =
-      p.alibi_slopes ? p.alibi_slopes[w.batch * p.alibi_batch_stride + w.head * p.alibi_head_stride] : 0.0f;
+  const float slope = p.alibi_slope(w.batch, w.head);
   const T* g_q = row_of_tensor<T>(p.q, w.batch, w.q_begin + row, w.head);
   const auto score = [&](int key) {
     if (!pairs.sees(key)) return kMinusInfinity;

@@ -10,6 +10,22 @@
 
 namespace tilewise::tile {
 
+// True where O of this thread's rows, `first` and + 8, has something that is not finite, or adds up to it.
+// Padding rows and those of the next packed sequence may hold anything: they do not count.
+template <int kCount>
+__device__ __forceinline__ bool spoiled(const float (&r_o)[kCount], const Work& w, int first) {
+  float probe[2][4] = {};  // chains that do not wait for each other
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) probe[i / 2 % 2][i / 4 % 4] += r_o[i];
+  bool any = false;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float all = (probe[r][0] + probe[r][1]) + (probe[r][2] + probe[r][3]);
+    any = any || (!isfinite(all) && first + 8 * r < w.len_q);
+  }
+  return any;
+}
+
 struct RowPair {
   int first;  // the other row is 8 further
   float factor[2], lse[2];

@@ -7,18 +7,12 @@
 
 namespace tilewise::tile {
 
-struct KeyWork {
-  int32_t batch, head;          // batch < 0: there is no more work; of keys
-  int32_t key;                  // first key of the tile, within the sequence
-  int32_t q_begin, kv_begin;    // first row of the sequence in packed tensors
-  int32_t scratch_row;          // of the sequence's first query, in scratch
-  int32_t len_q, rows_kv;       // queries that exist; rows of dk and dv to write
-  int32_t kv_first, kv_last;    // keys that exist
-  int32_t lo_shift, hi_shift;   // query i sees keys [max(kv_first, i + lo_shift), min(kv_last, i + hi_shift))
-  int32_t q_offset;             // for ALiBi: query i stands at i + q_offset,
-  float beyond;                 // or farther from every key by this, where q_offset was clamped
-  int32_t see_first, see_last;  // keys that some query of the sequence sees
-  int32_t row_first, row_last;  // queries that see some key of the tile
+struct KeyWork : SequenceBand {   // head: of keys
+  int32_t key;                    // first key of the tile, within the sequence
+  int32_t rows_kv;                // rows of dk and dv to write
+  int32_t scratch_row;            // of the sequence's first query, in scratch
+  int32_t see_first, see_last;    // keys that some query of the sequence sees
+  int32_t row_first, row_last;    // queries that see some key of the tile
   int32_t tile_first, tile_last;  // query tiles that hold them
   int32_t full_first, full_last;  // among these: every query sees every key
 
@@ -46,23 +40,10 @@ template <int kTileM, int kTileN>
 __device__ __forceinline__ bool make_key_work(KeyWork& w, const ForwardParams& p, int batch, int head,
                                               int tile_key) {
   const Sequence s = sequence_of(p, batch);
-  w.batch = batch;
-  w.head = head;
   w.key = tile_key * kTileN;
   w.rows_kv = static_cast<int32_t>(s.rows_kv);
   if (w.key >= w.rows_kv) return false;
-  w.q_begin = static_cast<int32_t>(s.q_begin);
-  w.kv_begin = static_cast<int32_t>(s.kv_begin);
-  w.len_q = static_cast<int32_t>(s.len_q);
-  w.kv_first = static_cast<int32_t>(s.kv_first);
-  w.kv_last = static_cast<int32_t>(s.kv_last);
-  w.q_offset = static_cast<int32_t>(clamp_index(s.q_offset, -kFar, kFar));
-  w.beyond = static_cast<float>(s.q_offset > w.q_offset ? s.q_offset - w.q_offset : w.q_offset - s.q_offset);
-  w.lo_shift =
-      p.window_left < 0 ? -kFar : static_cast<int32_t>(clamp_index(s.q_offset - p.window_left, -kFar, kFar));
-  w.hi_shift = p.window_right < 0
-                   ? kFar
-                   : static_cast<int32_t>(clamp_index(s.q_offset + p.window_right + 1, -kFar, kFar));
+  w.take(p, s, batch, head);
   w.see_first = max(w.kv_first, w.lo_shift);
   w.see_last = min(w.kv_last, w.len_q - 1 + w.hi_shift);
   // The first and the last existing key of the tile bound the queries.

@@ -46,10 +46,7 @@ struct NaturalSoftmax {
   // Adds the partial sums of the four lanes of a row.
   __device__ __forceinline__ void finish() {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
-      sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
-    }
+    for (int r = 0; r < 2; ++r) sum[r] = row_sum(sum[r]);
   }
 };
 

@@ -11,6 +11,8 @@
 
 namespace tilewise::tile {
 
+constexpr int64_t kL2Share = int64_t{32} << 20;  // bytes that the heads walked together may read
+
 struct Order {
   int32_t tiles_m = 0;     // query tiles of a head
   int32_t heads = 0;       // of one sequence
@@ -18,6 +20,19 @@ struct Order {
   int32_t group = 1;       // heads walked together
   int32_t last_first = 0;  // 1: from the last query tile to the first
   int32_t total = 0;
+
+  Order() = default;
+  Order(int64_t tiles, int64_t heads_of_one, int64_t batch)
+      : tiles_m(static_cast<int32_t>(tiles)),
+        heads(static_cast<int32_t>(heads_of_one)),
+        all_heads(static_cast<int32_t>(batch * heads_of_one)),
+        total(tiles_m * all_heads) {}
+
+  // As many heads as the L2 holds what they read, `sharing` of which read the same.
+  void walk_together(int64_t head_bytes, int64_t sharing) {
+    const int64_t together = std::max<int64_t>(1, kL2Share / std::max<int64_t>(1, head_bytes)) * sharing;
+    group = static_cast<int32_t>(std::min<int64_t>(together, std::max(1, all_heads)));
+  }
 
   TILEWISE_HD void find(int32_t index, int32_t& batch, int32_t& head, int32_t& tile_row) const {
     const int32_t in_group = group * tiles_m;
@@ -32,20 +47,10 @@ struct Order {
   }
 };
 
-constexpr int64_t kL2Share = int64_t{32} << 20;  // bytes of K and V of the heads walked together
-
 inline Order order_of(const ForwardParams& p, int tile_m) {
-  Order order;
-  order.tiles_m = static_cast<int32_t>((p.seqlen_q + tile_m - 1) / tile_m);
-  order.heads = static_cast<int32_t>(p.heads_q);
-  order.all_heads = static_cast<int32_t>(p.batch * p.heads_q);
-  order.total = order.tiles_m * order.all_heads;
+  Order order((p.seqlen_q + tile_m - 1) / tile_m, p.heads_q, p.batch);
   order.last_first = p.window_right >= 0 && p.window_left < 0;
-  if (order.last_first) {
-    const int64_t head_bytes = std::max<int64_t>(1, p.seqlen_kv * (p.head_dim + p.head_dim_v) * 2);
-    const int64_t together = std::max<int64_t>(1, kL2Share / head_bytes) * p.group();
-    order.group = static_cast<int32_t>(std::min<int64_t>(together, std::max(1, order.all_heads)));
-  }
+  if (order.last_first) order.walk_together(p.seqlen_kv * (p.head_dim + p.head_dim_v) * 2, p.group());
   return order;
 }
 

@@ -21,15 +21,6 @@ __device__ __forceinline__ int64_t bias_row(const ForwardParams& p, const Work& 
   return w.batch * p.bias.batch_stride + w.head * p.bias.head_stride + row * p.bias.row_stride;
 }
 
-__device__ __forceinline__ DropoutRow dropout_row_of(const ForwardParams& p, const Work& w, int row) {
-  uint64_t seed = p.dropout_seed, offset = p.dropout_offset;
-  if (p.dropout_state) {
-    seed = p.dropout_state[0];
-    offset = p.dropout_state[p.dropout_state_stride];
-  }
-  return dropout_row(seed, offset, w.batch, w.head, row);
-}
-
 // Of one row.
 struct GeneralPairs {
   const ForwardParams& p;
@@ -37,10 +28,7 @@ struct GeneralPairs {
   int row;
 
   __device__ __forceinline__ bool sees(int key) const {
-    if (!mask_allows(p.mask, w.batch, w.head, row, key)) return false;
-    if (p.segment_ids_q.data && read_row_index(p.segment_ids_q, w.batch, w.q_begin, row) !=
-                                    read_row_index(p.segment_ids_kv, w.batch, w.kv_begin, key))
-      return false;
+    if (!pair_allowed(p, w.batch, w.head, w.q_begin, w.kv_begin, row, key)) return false;
     return !p.bias.data || added(key) != kNegativeInfinity;
   }
   __device__ __forceinline__ float added(int key) const {
@@ -49,7 +37,7 @@ struct GeneralPairs {
   }
   __device__ __forceinline__ float kept(int key) const {
     if (!p.dropout_threshold) return 1.0f;
-    return dropout_keep(dropout_row_of(p, w, row), key, p.dropout_threshold)
+    return dropout_keep(dropout_row_of(p, w.batch, w.head, row), key, p.dropout_threshold)
                ? dropout_scale_of(p.dropout_threshold)
                : 0.0f;
   }

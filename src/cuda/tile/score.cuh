@@ -40,7 +40,12 @@ __device__ __forceinline__ float tanh_branchless(float x) {
   return square < 0.0625f ? series : 1.0f - __fdividef(2.0f, 1.0f + bounded);
 }
 
-// Scores in natural units, for calls with a softcap, ALiBi or a scale that is not positive.
+// What needs shape(): a softcap, ALiBi or a scale that is not positive.
+inline bool is_shaped(const ForwardParams& p) {
+  return p.softcap > 0.0f || p.alibi_slopes != nullptr || !(p.scale > 0.0f);
+}
+
+// Scores in natural units, of calls that are shaped.
 template <int kCount>
 __device__ __forceinline__ void shape(float (&r_s)[kCount], float scale, float softcap, float slope,
                                       int row_position, float beyond, int key, int lane_column) {

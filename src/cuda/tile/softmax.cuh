@@ -41,6 +41,13 @@ __device__ __forceinline__ void row_peaks(float (&peak)[2], const float (&r_s)[k
   for (int r = 0; r < 2; ++r) peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 2));
 }
 
+// The same of a partial sum of one row.
+__device__ __forceinline__ float row_sum(float partial) {
+  partial += __shfl_xor_sync(~0u, partial, 1);
+  partial += __shfl_xor_sync(~0u, partial, 2);
+  return partial;
+}
+
 // The maximum that weights are taken from may lag behind the true one, which saves rescalings of O, as long
 // as the largest weight stays below 4 times the sum of the others. A key with nearly all of the weight must
 // not: its weight is 1 where the maximum follows, which rounds to itself, and would be some number that does
@@ -72,10 +79,7 @@ struct SoftmaxOf {
     stale = false;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float total = sum[r];
-      total += __shfl_xor_sync(~0u, total, 1);
-      total += __shfl_xor_sync(~0u, total, 2);
-      const float lag = fminf(fmaxf(ptx::log2_approx(total) + 2.0f, 0.0f), kMost);
+      const float lag = fminf(fmaxf(ptx::log2_approx(row_sum(sum[r])) + 2.0f, 0.0f), kMost);
       if (raised[r]) limit[r] = top[r] + __fdividef(lag, scale_log2);
       raised[r] = false;
     }
@@ -124,10 +128,7 @@ struct SoftmaxOf {
   // Adds the partial sums of the four lanes of a row.
   __device__ __forceinline__ void finish() {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
-      sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
-    }
+    for (int r = 0; r < 2; ++r) sum[r] = row_sum(sum[r]);
   }
 };
 

@@ -80,5 +80,22 @@ __device__ __forceinline__ void store_sum(const float (&r_o)[kCount], const floa
   }
 }
 
+// A fragment of a gradient, times `scale`, to rows of `to` from element `at` on, the second 8 rows further.
+template <typename T, int kCount>
+__device__ __forceinline__ void store_gradient(const float (&r)[kCount], float scale, const RowTensor& to,
+                                               int64_t at, bool wide, bool accumulate,
+                                               const int (&columns)[2], int lane) {
+  const float factor[2] = {scale, scale};
+  const int64_t step = 8 * to.row_stride;
+  if (wide)
+    store_wide(r, factor, static_cast<T*>(to.data) + at, step, columns, lane);
+  else if (to.dtype != DType::f32)
+    store_narrow(r, factor, static_cast<T*>(to.data) + at, step, columns, lane);
+  else if (accumulate)
+    store_sum(r, factor, static_cast<float*>(to.data) + at, step, columns, lane);
+  else
+    store_narrow(r, factor, static_cast<float*>(to.data) + at, step, columns, lane);
+}
+
 }  // namespace tilewise::tile
 #endif  // TILEWISE_CUDA_TILE_STORE_H_

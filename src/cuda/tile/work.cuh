@@ -12,16 +12,38 @@ namespace tilewise::tile {
 // Larger than any row index, small enough for sums of two.
 constexpr int32_t kFar = 1 << 30;
 
-struct Work {
-  int32_t batch, head;          // batch < 0: there is no more work
-  int32_t row;                  // first query of the tile, within the sequence
-  int32_t q_begin, kv_begin;    // first row of the sequence in packed tensors
-  int32_t len_q, rows_q;        // queries that exist; rows of o to write
-  int32_t kv_first, kv_last;    // keys that exist
-  int32_t lo_shift, hi_shift;   // query i sees keys [max(kv_first, i + lo_shift), min(kv_last, i + hi_shift))
-  int32_t q_offset;             // for ALiBi: query i stands at i + q_offset,
-  float beyond;                 // or farther from every key by this, where q_offset was clamped
-  int32_t see_first, see_last;  // keys that some row of the tile sees
+// What work of either direction knows of its sequence.
+struct SequenceBand {
+  int32_t batch, head;         // batch < 0: there is no more work
+  int32_t q_begin, kv_begin;   // first row of the sequence in packed tensors
+  int32_t len_q;               // queries that exist
+  int32_t kv_first, kv_last;   // keys that exist
+  int32_t lo_shift, hi_shift;  // query i sees keys [max(kv_first, i + lo_shift), min(kv_last, i + hi_shift))
+  int32_t q_offset;            // for ALiBi: query i stands at i + q_offset,
+  float beyond;                // or farther from every key by this, where q_offset was clamped
+
+  __device__ __forceinline__ void take(const ForwardParams& p, const Sequence& s, int batch_of, int head_of) {
+    batch = batch_of;
+    head = head_of;
+    q_begin = static_cast<int32_t>(s.q_begin);
+    kv_begin = static_cast<int32_t>(s.kv_begin);
+    len_q = static_cast<int32_t>(s.len_q);
+    kv_first = static_cast<int32_t>(s.kv_first);
+    kv_last = static_cast<int32_t>(s.kv_last);
+    q_offset = static_cast<int32_t>(clamp_index(s.q_offset, -kFar, kFar));
+    beyond = static_cast<float>(s.q_offset > q_offset ? s.q_offset - q_offset : q_offset - s.q_offset);
+    lo_shift = p.window_left < 0 ? -kFar
+                                 : static_cast<int32_t>(clamp_index(s.q_offset - p.window_left, -kFar, kFar));
+    hi_shift = p.window_right < 0
+                   ? kFar
+                   : static_cast<int32_t>(clamp_index(s.q_offset + p.window_right + 1, -kFar, kFar));
+  }
+};
+
+struct Work : SequenceBand {
+  int32_t row;                    // first query of the tile, within the sequence
+  int32_t rows_q;                 // rows of o to write
+  int32_t see_first, see_last;    // keys that some row of the tile sees
   int32_t tile_first, tile_last;  // key tiles that hold them
   int32_t full_first, full_last;  // among these: every row sees every key
 
@@ -39,23 +61,10 @@ template <int kTileM, int kTileN>
 __device__ __forceinline__ bool make_work(Work& w, const ForwardParams& p, int batch, int head,
                                           int tile_row) {
   const Sequence s = sequence_of(p, batch);
-  w.batch = batch;
-  w.head = head;
   w.row = tile_row * kTileM;
   w.rows_q = static_cast<int32_t>(s.rows_q);
   if (w.row >= w.rows_q) return false;
-  w.q_begin = static_cast<int32_t>(s.q_begin);
-  w.kv_begin = static_cast<int32_t>(s.kv_begin);
-  w.len_q = static_cast<int32_t>(s.len_q);
-  w.kv_first = static_cast<int32_t>(s.kv_first);
-  w.kv_last = static_cast<int32_t>(s.kv_last);
-  w.q_offset = static_cast<int32_t>(clamp_index(s.q_offset, -kFar, kFar));
-  w.beyond = static_cast<float>(s.q_offset > w.q_offset ? s.q_offset - w.q_offset : w.q_offset - s.q_offset);
-  w.lo_shift =
-      p.window_left < 0 ? -kFar : static_cast<int32_t>(clamp_index(s.q_offset - p.window_left, -kFar, kFar));
-  w.hi_shift = p.window_right < 0
-                   ? kFar
-                   : static_cast<int32_t>(clamp_index(s.q_offset + p.window_right + 1, -kFar, kFar));
+  w.take(p, s, batch, head);
   const int last_row = min(w.row + kTileM, w.len_q) - 1;
   w.see_first = w.lo(w.row);
   w.see_last = w.hi(last_row);
