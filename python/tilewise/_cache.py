@@ -11,7 +11,7 @@ from ._frameworks import framework_of
 def cache_append(k: Any, v: Any, k_new: Any, v_new: Any, starts: Any, *, lengths: Any = None, rotary_cos: Any = None,
                  rotary_sin: Any = None, rotary_interleaved: bool = False, page_table: Any = None,
                  cache_batch_idx: Any = None, layout: str = "bshd") -> None:
-    """Writes new rows of k and v into a cache, in place: row i of sequence b becomes key starts[b] + i. Host arrays.
+    """Writes new rows of k and v into a cache, in place: row i of sequence b becomes key starts[b] + i.
 
     k, v           the cache: [B, Skv, Hkv, D] and [B, Skv, Hkv, Dv]; with page_table [num_pages, page_size, Hkv, ...], with
                    cache_batch_idx [cache_slots, Skv, Hkv, ...]. layout="bhsd": dimensions 1 and 2 exchanged, likewise all rows
@@ -22,7 +22,8 @@ def cache_append(k: Any, v: Any, k_new: Any, v_new: Any, starts: Any, *, lengths
     rotary_interleaved      pairs are (2i, 2i + 1) instead of (i, i + R / 2)
     page_table, cache_batch_idx  attention()'s
 
-    A place that is not there, two new rows with one place and a read-only cache are refused, and nothing is written.
+    A place that is not there, two new rows with one place and a read-only cache are refused, and nothing is written. On a CUDA
+    device, whose indices are not the host's to read, rows that would end outside the cache are left out.
 
     >>> import numpy as np
     >>> k, v = np.zeros((2, 3, 2, 1, 4), np.float32)              # 3 pages of 2 rows

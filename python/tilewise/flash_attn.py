@@ -115,31 +115,12 @@ def over_cache(table_name, q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, ca
             q = apply_rotary_emb(q.flatten(1, 2)[:, None], *turn, seqlen_offsets=cache_seqlens).view_as(q)
     if k is not None:
         names = {"k": "k_cache", "v": "v_cache", "k_new": "k", "v_new": "v", "starts": "cache_seqlens", "page_table": table_name}
-        try:
-            append_as(names, k_cache, v_cache, rows(k), rows(v), int32(cache_seqlens), None,
-                      *(None if table is None else rows(table) for table in (rotary_cos, rotary_sin)),
-                      rotary_interleaved and rotary_cos is not None, int32(page_table), int32(cache_batch_idx))
-        except NotImplementedError:  # on a device where the library appends nothing
-            if not k_cache.is_cuda:
-                raise
-            if rotary_cos is not None:
-                k = apply_rotary_emb(k, *turn, seqlen_offsets=cache_seqlens)
-            append_by_index(k_cache, v_cache, k, v, cache_seqlens, cache_batch_idx, page_table)
+        append_as(names, k_cache, v_cache, rows(k), rows(v), int32(cache_seqlens), None,
+                  *(None if table is None else rows(table) for table in (rotary_cos, rotary_sin)),
+                  rotary_interleaved and rotary_cos is not None, int32(page_table), int32(cache_batch_idx))
         cache_seqlens = cache_seqlens + k.shape[1]
     return attention(q, k_cache, v_cache, kv_lengths=int32(cache_seqlens), page_table=page_table,
                      cache_batch_idx=cache_batch_idx, **options)
-
-
-def append_by_index(k_cache, v_cache, k, v, filled, slots, table):
-    """Writes k and v [B, Snew, Hkv, D] behind the filled rows of their sequences, by torch."""
-    at = filled.long()[:, None] + torch.arange(k.shape[1], device=k.device)
-    if table is not None:
-        size = k_cache.shape[1]
-        block, at = table.long().gather(1, at // size), at % size
-    else:
-        block = (torch.arange(len(k), device=k.device) if slots is None else slots.long())[:, None]
-    k_cache[block, at] = k.to(k_cache.dtype)
-    v_cache[block, at] = v.to(v_cache.dtype)
 
 
 REASONS = {
