@@ -25,7 +25,7 @@ warnings.filterwarnings("ignore")
 I32, I64, U32, U64 = c.c_int32, c.c_int64, c.c_uint32, c.c_uint64
 DTYPES = {"f32": (1, 4, "float32"), "f16": (2, 2, "float16"), "bf16": (3, 2, "bfloat16")}
 FORWARD, BACKWARD = 0, 1
-HAS_LSE = 1 << 10
+HAS_KV_LENGTHS, HAS_LSE = 1 << 3, 1 << 10
 
 
 class Tensor(c.Structure):  # tilewise_tensor
@@ -78,15 +78,15 @@ class Error(c.Structure):
 
 
 class Tilewise:
-    def __init__(self, path, threads):
-        self.library = c.CDLL(path)
+    def __init__(self, path, threads=0, device_kind=0):
+        self.library, self.threads = c.CDLL(path), threads
         self.error = Error()
         options = ContextOptions()
         self.library.tilewise_context_options_init(c.byref(options))
         if options.struct_bytes != c.sizeof(ContextOptions):
             sys.exit(f"{path}: its tilewise_context_options has {options.struct_bytes} bytes, this script "
                      f"{c.sizeof(ContextOptions)}: the two do not belong together")
-        options.threads = threads
+        options.threads, options.device_kind = threads, device_kind
         self.context = c.c_void_p()
         self.call("tilewise_context_create", c.byref(options), c.byref(self.context))
 
@@ -103,11 +103,16 @@ class Tilewise:
                      "and the script do not belong together")
         return problem
 
-    def bind(self, problem, tensors, kernel):
-        """A function that runs the planned call, and the plan."""
-        plan, limits = Plan(), Limits(-1, problem_threads, kernel.encode() if kernel else None)
+    def plan(self, problem, kernel):
+        """The plan, prepared; `kernel` is a name, or empty."""
+        plan, limits = Plan(), Limits(-1, self.threads, kernel.encode() if kernel else None)
         self.call("tilewise_plan_for_context", self.context, c.byref(problem), c.byref(limits), c.byref(plan))
         self.call("tilewise_prepare", self.context, c.byref(plan))
+        return plan
+
+    def bind(self, problem, tensors, kernel):
+        """A function that runs the planned call, and the plan."""
+        plan = self.plan(problem, kernel)
         size = max(plan.workspace_bytes, 256)
         memory = (c.c_char * (size + 256))()
         at = (c.addressof(memory) + 255) // 256 * 256
@@ -120,14 +125,11 @@ class Tilewise:
         return once, plan
 
 
-problem_threads = 0
-
-
 def view(tensor, dtype):
     """Our view of a torch tensor [batch, seqlen, heads, dim] (or lse)."""
     shape, stride = list(tensor.shape), list(tensor.stride())
     pad = [0] * (4 - len(shape))
-    return Tensor(tensor.data_ptr(), dtype, 0, 0, 0, len(shape), 0, (I64 * 4)(*shape, *pad), (I64 * 4)(*stride, *pad))
+    return Tensor(tensor.data_ptr(), dtype, int(tensor.is_cuda), 0, 0, len(shape), 0, (I64 * 4)(*shape, *pad), (I64 * 4)(*stride, *pad))
 
 
 def measure(calls, seconds, repeats):
@@ -172,10 +174,9 @@ def main():
         import torch
     except ImportError as e:
         sys.exit(f"PyTorch is not here ({e}): scripts/rivals.sh pytorch gets it")
-    global problem_threads
-    problem_threads = o.threads or os.cpu_count()
-    torch.set_num_threads(problem_threads)
-    ours = Tilewise(o.library, problem_threads)
+    threads = o.threads or os.cpu_count()
+    torch.set_num_threads(threads)
+    ours = Tilewise(o.library, threads)
     for seqlen in (int(n) for n in o.seqlen.split(",")):
         for row in one_point(torch, ours, o, seqlen):
             print(json.dumps(row), flush=True)
@@ -236,7 +237,7 @@ def one_point(torch, ours, o, seqlen):
                "ms_max": figure(max(times)), "tflops": figure(flops / median * 1e-9), "peak_tflops": None,
                "percent_of_peak": None, "gbps": figure(ideal / median * 1e-6),
                "workspace_bytes": plan.workspace_bytes if rival is None else 0, "bytes_ideal": ideal, "rival": rival,
-               "head_dim_v": o.head_dim, "window_left": -1, "window_right": -1, "threads": problem_threads,
+               "head_dim_v": o.head_dim, "window_left": -1, "window_right": -1, "threads": ours.threads,
                "repeats": len(times), "cpu_ms_median": None, "percent_of_peak_cpu": None,
                "times_ours": figure(median / statistics.median(samples[0])) if rival else None, "not_run": not_run if rival else None}
 
