@@ -5,6 +5,7 @@ import subprocess
 import sys
 import unittest
 from importlib.util import find_spec
+from unittest import mock
 
 from arrays import Source
 from devices import WithTorch, here, no_backward, on_every_device
@@ -52,6 +53,16 @@ class Dense(WithTorch):
                                   return_lse=True)
         close(got, want[0])
         close(lse, want[1])
+
+    def test_deterministic_is_asked_for(self):
+        cu = torch.tensor([0, 9, 18], dtype=torch.int32), torch.tensor([0, 12, 24], dtype=torch.int32)
+        packed = *(x.flatten(0, 1) for x in (self.q, self.k, self.v)), *cu, 9, 12
+        for call in (fa2.flash_attn_func, fa3.flash_attn_func, fa2.flash_attn_varlen_func, fa3.flash_attn_varlen_func):
+            arrays = packed if "varlen" in call.__name__ else (self.q, self.k, self.v)
+            for given in (False, True):
+                with mock.patch.object(tilewise.torch, "apply", wraps=tilewise.torch.apply) as seen:
+                    call(*arrays, deterministic=given)
+                self.assertEqual(seen.call_args.args[-2], given)
 
     def test_packed_in_one_tensor(self):
         qkv = torch.stack([self.q, self.q + 1, self.q * 2], dim=2).requires_grad_()

@@ -1,8 +1,8 @@
 """FlashAttention-2's functions, with its names, argument orders, defaults and returns, computed by tilewise.
 
 Tensors are [batch, seqlen, heads, head_dim], or [total, heads, head_dim] with cu_seqlens. Bottom-right causal, inclusive
-windows and natural-log LSE are the same here and there; the dropout mask of a seed is not. `deterministic` holds in any
-case on the CPU. tilewise.install_as_flash_attn() puts these where `import flash_attn` finds them.
+windows and natural-log LSE are the same here and there; the dropout mask of a seed is not. On the CPU
+backward is deterministic in any case. tilewise.install_as_flash_attn() puts these where `import flash_attn` finds them.
 """
 
 from ._cache import append_as
@@ -26,21 +26,21 @@ def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, wi
     >>> o.shape, lse.shape
     (torch.Size([1, 3, 2, 8]), torch.Size([1, 2, 3]))
     """
-    return call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs)
+    return call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
 
 
 def flash_attn_kvpacked_func(q, kv, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
                              alibi_slopes=None, deterministic=False, return_attn_probs=False):
     """kv [B, Skv, 2, Hkv, D]: k and v in one tensor. Else flash_attn_func."""
     k, v = kv.unbind(dim=2)
-    return call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs)
+    return call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
 
 
 def flash_attn_qkvpacked_func(qkv, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
                               alibi_slopes=None, deterministic=False, return_attn_probs=False):
     """qkv [B, S, 3, H, D]. Else flash_attn_func."""
     q, k, v = qkv.unbind(dim=2)
-    return call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs)
+    return call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
 
 
 def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
@@ -55,8 +55,8 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
         keys = {"cu_seqlens_kv": cu_seqlens_k, "seqlen_kv": int(max_seqlen_k)}
     else:
         keys = {"kv_lengths": cu_seqlens_k.diff(), "page_table": block_table}
-    return call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs,
-                cu_seqlens_q=cu_seqlens_q, seqlen_q=int(max_seqlen_q), **keys)
+    return call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
+                return_attn_probs, cu_seqlens_q=cu_seqlens_q, seqlen_q=int(max_seqlen_q), **keys)
 
 
 def flash_attn_varlen_kvpacked_func(q, kv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
@@ -140,13 +140,15 @@ def unserved(**arguments):
         raise NotImplementedError("tilewise does not serve " + "; ".join(given))
 
 
-def call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, return_attn_probs, **packed):
+def call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
+         **packed):
     options = dict(packed, causal=causal, window_size=tuple(window_size), softmax_scale=softmax_scale, softcap=softcap,
                    alibi_slopes=alibi_slopes)
     state = None
     if dropout_p:
         state = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=q.device)
-    result = attention(q, k, v, dropout_p=dropout_p, dropout_state=state, return_lse=return_attn_probs, **options)
+    result = attention(q, k, v, dropout_p=dropout_p, dropout_state=state, deterministic=deterministic,
+                       return_lse=return_attn_probs, **options)
     if not return_attn_probs:
         return result
     return *result, signed_probabilities(q, k, dropout_p, state, options) if dropout_p else None

@@ -36,14 +36,14 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, layout: str = "bshd", causal: 
               segment_ids_q: Tensor | None = None, segment_ids_kv: Tensor | None = None, kv_ranges: Tensor | None = None,
               alibi_slopes: Tensor | None = None, sinks: Tensor | None = None, dropout_p: float = 0.0,
               dropout_state: Tensor | None = None, generator: torch.Generator | None = None,
-              batch_invariant: bool = False, return_lse: bool = False) -> Any:
+              batch_invariant: bool = False, deterministic: bool = False, return_lse: bool = False) -> Any:
     """tilewise.attention() for tensors, with gradients of q, k, v, bias and sinks, also through lse.
 
     Arguments and shapes are those of tilewise.attention(), with these differences:
     - lengths and offsets may be of any integer type, sinks of any float type, q, k and v of any strides;
     - under autocast q, k, v and bias are cast to its type;
     - dropout_p draws its seed from `generator`, or torch's own; dropout_state int64 [2] gives it;
-    - torch.use_deterministic_algorithms asks for a deterministic backward (the CPU's always is).
+    - `deterministic` or torch.use_deterministic_algorithms asks for a deterministic backward (the CPU's always is).
 
     >>> import torch
     >>> q = torch.zeros(1, 2, 1, 4, requires_grad=True)
@@ -73,7 +73,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, layout: str = "bshd", causal: 
                    int32(kv_lengths), int32(kv_starts), int32(offsets), int32(page_table), int32(cache_batch_idx),
                    cu_seqlens_q, cu_seqlens_kv, int32(segment_ids_q), int32(segment_ids_kv), int32(kv_ranges), alibi_slopes,
                    dropout_state, layout == "bhsd", offset, bool(causal), where, left, right, softmax_scale, float(softcap),
-                   float(dropout_p), seqlen_q, seqlen_kv, torch.are_deterministic_algorithms_enabled(), batch_invariant)
+                   float(dropout_p), seqlen_q, seqlen_kv,
+                   deterministic or torch.are_deterministic_algorithms_enabled(), batch_invariant)
     return (o, lse) if return_lse else o
 
 
