@@ -1,5 +1,7 @@
 """Random arrays that the tests share."""
 
+import threading
+
 import numpy as np
 
 try:
@@ -25,6 +27,21 @@ class Source:
         return (self.normal(batch, seqlen_q, heads_q, dim, dtype=dtype),
                 self.normal(batch, seqlen_kv, heads_kv, dim, dtype=dtype),
                 self.normal(batch, seqlen_kv, heads_kv, dim_v, dtype=dtype))
+
+
+def in_threads(count, call):
+    """[call(0), call(1), ...], each in a thread of its own, at once; one that raised left None."""
+    results = [None] * count
+
+    def work(n):
+        results[n] = call(n)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
 
 
 def integers(*values):

@@ -2,7 +2,6 @@
 
 import sys
 import unittest
-from collections import Counter
 from functools import lru_cache
 from importlib.util import find_spec
 
@@ -12,7 +11,6 @@ from arrays import BFLOAT16
 import tilewise
 
 GPU = "cuda"
-NOTES = Counter()  # what a device refused with a reason, and how often; run.py prints them
 
 
 @lru_cache
@@ -54,23 +52,6 @@ def floats(array):
     return array.detach().float().cpu().numpy()
 
 
-def note(error):
-    """Counts a refusal by its sentence up to the problem: "no kernel can run backward bf16"."""
-    NOTES[str(error).splitlines()[0].split(" batch ")[0]] += 1
-
-
-@lru_cache
-def no_backward(device):
-    """The planner's first line where no kernel of `device` computes gradients; "" where one does."""
-    q = put(np.ones((1, 4, 1, 8), np.float32), device)
-    o, lse = tilewise.attention(q, q, q, return_lse=True)
-    try:
-        tilewise.attention_backward(o, q, q, q, o, lse)
-    except NotImplementedError as error:
-        return str(error).splitlines()[0]
-    return ""
-
-
 class OnDevice(unittest.TestCase):
     """Tests of arrays: put() brings NumPy's to the device."""
 
@@ -78,20 +59,6 @@ class OnDevice(unittest.TestCase):
 
     def put(self, array):
         return put(array, self.device)
-
-    def attempt(self, call, *arguments, **options):
-        """The call's result; a test whose call has no kernel on the GPU is skipped with the reason."""
-        try:
-            return call(*arguments, **options)
-        except NotImplementedError as error:
-            if self.device == "cpu":
-                raise
-            note(error)
-            raise unittest.SkipTest(str(error).splitlines()[0]) from None
-
-    def needs_backward(self):
-        if no_backward(self.device):
-            self.skipTest(no_backward(self.device))
 
 
 class WithTorch(OnDevice):

@@ -24,10 +24,6 @@ def main(patterns):
     loader = unittest.TestLoader()
     loader.testNamePatterns = [f"*{pattern}*" for pattern in patterns] or None
     result = unittest.TextTestRunner(resultclass=Counting).run(loader.discover(str(FOLDER)))
-    from devices import NOTES
-
-    for reason, count in NOTES.items():
-        print(f"refused {count} times: {reason}")
     for reason, count in Counter(reason for _, reason in result.skipped).items():
         print(f"skipped {count}: {reason}")
     failed = len({test.id().split(" ")[0] for test, _ in result.failures + result.errors})

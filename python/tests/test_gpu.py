@@ -7,8 +7,8 @@ import unittest
 from importlib.util import find_spec
 from unittest import mock
 
-from arrays import Source
-from devices import GPU, no_backward, no_gpu
+from arrays import Source, in_threads
+from devices import GPU, no_gpu
 
 if no_gpu():
     raise unittest.SkipTest(f"nothing runs on a GPU: {no_gpu()}")
@@ -68,35 +68,24 @@ class Streams(unittest.TestCase):
             close(o, want)
 
     def test_many_streams_and_threads(self):
-        import threading
-
         q, k, v = qkv(3)
         want = tilewise.attention(q, k, v, causal=True)
         torch.cuda.synchronize()
-        got = [None] * 6
 
-        def work(n):
+        def work(_):
             with torch.cuda.stream(torch.cuda.Stream()):
                 for _ in range(20):
-                    got[n] = tilewise.attention(q, k, v, causal=True)
+                    o = tilewise.attention(q, k, v, causal=True)
                 torch.cuda.current_stream().synchronize()
+            return o
 
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(len(got))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for o in got:
+        for o in in_threads(6, work):
             self.assertTrue(torch.equal(o, want))
 
-    def test_backward_says_why_not_or_follows_the_formula(self):
+    def test_backward_follows_the_formula(self):
         leaves = qkv(4, torch.float32, grad=True)
         o = attention(*leaves, causal=True)
         dout = torch.randn_like(o)
-        if no_backward(GPU):
-            with self.assertRaisesRegex(NotImplementedError, "(?s)backward.*\n"):
-                torch.autograd.grad(o, leaves, dout)
-            return
         got = torch.autograd.grad(o, leaves, dout)
         wide = [x.detach().double().requires_grad_() for x in leaves]
         want = torch.autograd.grad(exact(*wide, causal=True), wide, dout.double())
@@ -144,8 +133,6 @@ class Graphs(unittest.TestCase):
             close(o, exact(q, k, v, causal=True))
 
     def test_a_training_step(self):
-        if no_backward(GPU):
-            self.skipTest(no_backward(GPU))
         q, k, v = qkv(7, grad=True)
 
         def step():
@@ -278,11 +265,10 @@ class Registry(unittest.TestCase):
                 o = theirs(*leaves, is_causal=True, enable_gqa=True)
             self.assertEqual(seen.call_count, 1)
             close(o, want)
-            if not no_backward(GPU):
-                dout = torch.randn_like(o)
-                got = torch.autograd.grad(o, leaves, dout)
-                for a, b in zip(got, torch.autograd.grad(want, wide, dout.double())):
-                    torch.testing.assert_close(a.double(), b, atol=5e-2, rtol=5e-2)
+            dout = torch.randn_like(o)
+            got = torch.autograd.grad(o, leaves, dout)
+            for a, b in zip(got, torch.autograd.grad(want, wide, dout.double())):
+                torch.testing.assert_close(a.double(), b, atol=5e-2, rtol=5e-2)
         finally:
             restore_flash_attention_impl()
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):

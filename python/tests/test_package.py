@@ -13,7 +13,7 @@ import unittest
 from importlib.util import find_spec
 
 import numpy as np
-from arrays import Source
+from arrays import Source, in_threads
 
 import tilewise
 
@@ -98,19 +98,10 @@ class Running(unittest.TestCase):
 
     def test_many_threads_at_once(self):
         q = Source(2).normal(2, 65, 2, 32)
-        want, got = tilewise.attention(q, q, q, causal=True), [None] * 8
-
-        def call(n):
-            for _ in range(20):
-                got[n] = tilewise.attention(q, q, q, causal=True)
-
-        threads = [threading.Thread(target=call, args=(n,)) for n in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for o in got:
-            self.assertTrue(np.array_equal(o, want))
+        want = tilewise.attention(q, q, q, causal=True)
+        for results in in_threads(8, lambda _: [tilewise.attention(q, q, q, causal=True) for _ in range(20)]):
+            for o in results:
+                self.assertTrue(np.array_equal(o, want))
 
     def test_variables_of_the_environment(self):
         done = run("import tilewise; print(tilewise.info()['threads'])", TILEWISE_THREADS="3")

@@ -12,7 +12,7 @@ from . import _core
 from ._arguments import refused, with_bits
 
 OPTIONAL = ("bias", "sinks", "mask", "q_lengths", "kv_lengths", "kv_starts", "q_offset", "page_table", "cache_batch_idx",
-             "cu_seqlens_q", "cu_seqlens_kv", "segment_ids_q", "segment_ids_kv", "kv_ranges", "alibi_slopes", "dropout_state")
+            "cu_seqlens_q", "cu_seqlens_kv", "segment_ids_q", "segment_ids_kv", "kv_ranges", "alibi_slopes", "dropout_state")
 _INPUTS = ("q", "k", "v", *OPTIONAL)
 _GRADIENTS = ("dq", "dk", "dv", "dbias", "dsinks")
 _TENSORS = "Tensor q, Tensor k, Tensor v, " + ", ".join(f"Tensor? {name}" for name in OPTIONAL)
@@ -50,9 +50,8 @@ def _run(direction, arrays, bhsd, offset, *numbers):
     threads = 0 if cuda else torch.get_num_threads()
     if _DETACHES:
         arrays.update((name, x.detach()) for name, x in arrays.items() if x.requires_grad)
-    given = with_bits(arrays) if "mask" in arrays else arrays
     try:
-        _core.attention(_problem(direction, *numbers), given, bhsd, cuda, stream, threads, offset, 0, 0)
+        _core.attention(_problem(direction, *numbers), with_bits(arrays), bhsd, cuda, stream, threads, offset, 0, 0)
     except (TypeError, ValueError) as error:
         raise refused(error, arrays) from None
 
