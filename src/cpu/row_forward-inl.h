@@ -31,48 +31,36 @@ class RowForwardRun {
 
   Status run() {
     const int64_t groups = (p_.heads_kv + heads_ - 1) / heads_, parts = sizes_.parts, chunks = sizes_.chunks;
-    launch_.executor->run(p_.batch * groups * parts * chunks, sizes_.workers,
-                          [this, groups, parts, chunks](int64_t index, int worker) {
-                            const int64_t c = index % chunks, rest = index / chunks, group = rest / parts;
-                            const RowForwardScratch w = scratch_of(worker);
-                            Task t;
-                            t.rows = w.rows;
-                            if (!begin(t, group / groups, group % groups * heads_, heads_, rest % parts))
-                              return;
-                            if (chunks == 1)
-                              all_keys(t, w);
-                            else
-                              one_chunk(t, c, w);
-                          });
+    launch_.executor->run(
+        p_.batch * groups * parts * chunks, sizes_.workers,
+        [this, groups, parts, chunks](int64_t index, int worker) {
+          const int64_t c = index % chunks, rest = index / chunks, group = rest / parts;
+          const RowForwardScratch w = scratch_of(worker);
+          Task t(w.rows);
+          if (!t.begin(p_, sizes_, general_, group / groups, group % groups * heads_, heads_, rest % parts))
+            return;
+          if (chunks == 1)
+            all_keys(t, w);
+          else
+            one_chunk(t, c, w);
+        });
     if (chunks == 1) return {};
-    launch_.executor->run(p_.batch * p_.heads_kv * parts, sizes_.workers,
-                          [this, parts](int64_t index, int worker) {
-                            const int64_t head = index / parts;
-                            const RowForwardScratch w = scratch_of(worker);
-                            Task t;
-                            t.rows = w.rows;
-                            if (begin(t, head / p_.heads_kv, head % p_.heads_kv, 1, index % parts))
-                              join(t, w);
-                          });
+    launch_.executor->run(
+        p_.batch * p_.heads_kv * parts, sizes_.workers, [this, parts](int64_t index, int worker) {
+          const int64_t head = index / parts;
+          const RowForwardScratch w = scratch_of(worker);
+          Task t(w.rows);
+          if (t.begin(p_, sizes_, general_, head / p_.heads_kv, head % p_.heads_kv, 1, index % parts))
+            join(t, w);
+        });
     return {};
   }
 
  private:
+  using Task = RowTask;
+
   // In the caller's storage, or converted to fp32 where a row is no whole steps.
   enum class Reading { floats, halves, brains, converted };
-
-  // `count` rows of q of each of `heads` key heads, head by head, and what they see together.
-  struct Task {
-    int64_t b, head_kv, heads, part;
-    Sequence s;
-    int count = 0;
-    int64_t lo = INT64_MAX, hi = 0;
-    RowOfTask* rows = nullptr;
-
-    int all() const { return count * static_cast<int>(heads); }
-    int64_t first_chunk() const { return lo < hi ? lo / kSplitKeys : 0; }
-    int64_t end_chunk() const { return lo < hi ? (hi - 1) / kSplitKeys + 1 : 0; }
-  };
 
   // Keys [first + from, first + to), a pointer each to the row of the task's first head.
   struct KeyTile {
@@ -113,30 +101,6 @@ class RowForwardRun {
   RowForwardScratch scratch_of(int worker) const {
     Arena arena(static_cast<std::byte*>(launch_.scratch) + worker * worker_bytes_, worker_bytes_);
     return RowForwardScratch(arena, sizes_);
-  }
-
-  bool begin(Task& t, int64_t b, int64_t head_kv, int64_t heads, int64_t part) const {
-    const int64_t group = p_.group(), first = part * sizes_.tile_m;
-    t.b = b;
-    t.head_kv = head_kv;
-    t.heads = std::min(heads, p_.heads_kv - head_kv);
-    t.part = part;
-    t.s = sequence_of(p_, b);
-    t.count = static_cast<int>(std::min<int64_t>(sizes_.tile_m, t.s.rows_q * group - first));
-    if (t.count <= 0) return false;
-    for (int i = 0; i < t.all(); ++i) {
-      RowOfTask& row = t.rows[i];
-      const int64_t r = first + i % t.count;
-      row.query = r / group;
-      row.head = (head_kv + i / t.count) * group + r % group;
-      row.keys = visible_keys(p_, t.s, b, row.query);
-      row.all = RowState();
-      if (general_) row.place = place_of_row(p_, t.s, b, row.head, row.query);
-      if (row.keys.hi <= row.keys.lo) continue;
-      t.lo = std::min(t.lo, row.keys.lo);
-      t.hi = std::max(t.hi, row.keys.hi);
-    }
-    return true;
   }
 
   void all_keys(const Task& t, const RowForwardScratch& w) const {
