@@ -244,11 +244,8 @@ void store_row(const AppendParams& a, const RowTensor& t, const CacheScales& sca
     scales_out[to.block * scales.block_stride + group * scales.group_stride + head * scales.head_stride] =
         scale;
   }
-  const bool quantized = is_quantized(t.dtype);
-  for (int64_t d = 0; d < dim; ++d) {
-    const float value = element(d);
-    store_element(t.data, t.dtype, at + d, quantized ? divided(value, scale) : value);
-  }
+  const float factor = is_quantized(t.dtype) ? inverse_of(scale) : 1.0f;
+  for (int64_t d = 0; d < dim; ++d) store_element(t.data, t.dtype, at + d, element(d) * factor);
 }
 
 void append_all(const AppendParams& a, Executor& executor) {

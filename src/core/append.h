@@ -25,8 +25,8 @@ struct AppendParams {
 // What the largest magnitude of a row becomes where its own scale is made from it.
 TILEWISE_HD inline float largest_stored(DType dtype) { return dtype == DType::i8 ? 127.0f : 448.0f; }
 
-// A value as it is handed to the store of a quantised dtype.
-TILEWISE_HD inline float divided(float value, float scale) { return scale != 0.0f ? value / scale : 0.0f; }
+// What a row's elements are multiplied by before the store to a quantised dtype.
+TILEWISE_HD inline float inverse_of(float scale) { return scale != 0.0f ? 1.0f / scale : 0.0f; }
 
 // Where element d < rotary_dim of a key stands: its pair is turned by angle `turn`, x being its first
 // element, y its second: (i, i + rotary_dim / 2), or interleaved (2 i, 2 i + 1).

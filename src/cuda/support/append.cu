@@ -42,45 +42,50 @@ __device__ __forceinline__ float own_scale(DType dtype, int64_t dim, const Eleme
 }
 
 // One row of k or v, element(head, d), into the cache.
-template <typename Element>
+template <bool kQuantized, typename Element>
 __device__ __forceinline__ void store_row(const AppendParams& a, const RowTensor& t,
                                           const CacheScales& scales, float* scales_out, const KeyRun& to,
                                           int64_t dim, const Element& element) {
-  const int64_t group = scale_group(a.cache, Sequence(), to);
-  if (!scales_out) {
-    const bool quantized = is_quantized(t.dtype);
+  if constexpr (!kQuantized) {
     for (int64_t n = threadIdx.x; n < a.heads * dim; n += kThreads) {
       const int64_t h = n / dim, d = n - h * dim;
-      const float value = element(h, d);
-      store(t.data, t.dtype, t.at(to.block, to.row, h) + d,
-            quantized ? divided(value, scales.at(to.block, group, h)) : value);
+      store(t.data, t.dtype, t.at(to.block, to.row, h) + d, element(h, d));
     }
     return;
   }
+  const int64_t group = scale_group(a.cache, Sequence(), to);
   for (int64_t h = threadIdx.x / 32; h < a.heads; h += kThreads / 32) {  // a warp each
-    const float scale = own_scale(t.dtype, dim, [&](int64_t d) { return element(h, d); });
-    if (threadIdx.x % 32 == 0)
-      scales_out[to.block * scales.block_stride + group * scales.group_stride + h * scales.head_stride] =
-          scale;
+    float scale = scales.at(to.block, group, h);
+    if (scales_out) {
+      scale = own_scale(t.dtype, dim, [&](int64_t d) { return element(h, d); });
+      if (threadIdx.x % 32 == 0)
+        scales_out[to.block * scales.block_stride + group * scales.group_stride + h * scales.head_stride] =
+            scale;
+    }
+    const float factor = inverse_of(scale);
+    const int64_t at = t.at(to.block, to.row, h);
     for (int64_t d = threadIdx.x % 32; d < dim; d += 32)
-      store(t.data, t.dtype, t.at(to.block, to.row, h) + d, divided(element(h, d), scale));
+      store(t.data, t.dtype, at + d, __fmul_rn(element(h, d), factor));
   }
 }
 
+template <bool kQuantized>
 __device__ __forceinline__ void append_row(const AppendParams& a, int64_t b, int64_t i, int64_t position) {
   const KeyRun to = key_run(a.cache, Sequence(), b, position, 1);
   const int64_t angle = clamp_index(position, 0, a.positions - 1);
-  store_row(a, a.cache.k, a.cache.k_scales, a.k_scales_out, to, a.dim,
-            [&](int64_t h, int64_t d) { return key_element(a, a.k_new.at(b, i, h), d, angle); });
-  store_row(a, a.cache.v, a.cache.v_scales, a.v_scales_out, to, a.dim_v,
-            [&](int64_t h, int64_t d) { return load(a.v_new.data, a.v_new.dtype, a.v_new.at(b, i, h) + d); });
+  store_row<kQuantized>(a, a.cache.k, a.cache.k_scales, a.k_scales_out, to, a.dim,
+                        [&](int64_t h, int64_t d) { return key_element(a, a.k_new.at(b, i, h), d, angle); });
+  store_row<kQuantized>(
+      a, a.cache.v, a.cache.v_scales, a.v_scales_out, to, a.dim_v,
+      [&](int64_t h, int64_t d) { return load(a.v_new.data, a.v_new.dtype, a.v_new.at(b, i, h) + d); });
 }
 
+template <bool kQuantized>
 __global__ void __launch_bounds__(kThreads) append_rows(const __grid_constant__ AppendParams a) {
   for (int64_t n = blockIdx.x; n < a.batch * a.rows; n += gridDim.x) {
     const int64_t b = n / a.rows, i = n - b * a.rows;
     const int64_t position = read_index(a.starts, b) + i;
-    if (i < a.count(b) && position >= 0 && position < a.capacity()) append_row(a, b, i, position);
+    if (i < a.count(b) && position >= 0 && position < a.capacity()) append_row<kQuantized>(a, b, i, position);
   }
 }
 
@@ -89,7 +94,8 @@ __global__ void __launch_bounds__(kThreads) append_rows(const __grid_constant__ 
 cudaError_t launch_append(const AppendParams& a, cudaStream_t stream) {
   const int64_t rows = a.batch * a.rows;
   if (rows == 0) return cudaSuccess;
-  append_rows<<<static_cast<unsigned>(std::min(rows, kMostBlocks)), kThreads, 0, stream>>>(a);
+  const auto kernel = is_quantized(a.cache.k.dtype) ? append_rows<true> : append_rows<false>;
+  kernel<<<static_cast<unsigned>(std::min(rows, kMostBlocks)), kThreads, 0, stream>>>(a);
   return cudaGetLastError();
 }
 
