@@ -74,21 +74,6 @@ class RowForwardRun {
     int64_t end_chunk() const { return lo < hi ? (hi - 1) / kSplitKeys + 1 : 0; }
   };
 
-  // Keys up to `to`, from where the run before ends: the scales of the task's first head.
-  struct ScaleRun {
-    int to;
-    const float *k, *v;
-  };
-
-  // Keys [first + from, first + to), a pointer each to the row of the task's first head.
-  struct KeyTile {
-    int64_t first = 0;
-    int from = 0, to = 0;
-    int scale_runs = 0;  // of quantised keys
-    const char *k[kMaxRowKeys], *v[kMaxRowKeys];
-    ScaleRun scales[kMaxRowKeys];
-  };
-
   static Reading reading_of(const RowTensor& t, int64_t dim) {
     if (dim % kStep != 0 || t.dtype == DType::f8e4m3) return Reading::converted;
     if (t.dtype == DType::f32) return Reading::floats;
@@ -214,53 +199,7 @@ class RowForwardRun {
   }
 
   void locate(KeyTile& tile, const Task& t, int64_t first) const {
-    tile.first = first;
-    tile.from = static_cast<int>(std::max(t.lo - first, int64_t{0}));
-    tile.to = static_cast<int>(std::min<int64_t>(t.hi - first, sizes_.tile_n));
-    tile.scale_runs = 0;
-    for (int j = tile.from; j < tile.to;) {
-      const KeyRun run = key_run(p_, t.s, t.b, first + j, tile.to - j);
-      const char* k = static_cast<const char*>(p_.k.data) + k_bytes_ * p_.k.at(run.block, run.row, t.head_kv);
-      const char* v = static_cast<const char*>(p_.v.data) + v_bytes_ * p_.v.at(run.block, run.row, t.head_kv);
-      if (p_.k_scales.data) locate_scales(tile, t, run, j);
-      for (int64_t i = 0; i < run.count; ++i, ++j) {
-        tile.k[j] = k + i * k_bytes_ * p_.k.row_stride;
-        tile.v[j] = v + i * v_bytes_ * p_.v.row_stride;
-      }
-    }
-  }
-
-  // Of a run of keys from the tile's key j on, cut where its scales change.
-  void locate_scales(KeyTile& tile, const Task& t, KeyRun run, int j) const {
-    const int end = j + static_cast<int>(run.count);
-    while (j < end) {
-      const int64_t group = scale_group(p_, t.s, run);
-      const int64_t same =
-          p_.scale_rows ? (group + 1) * p_.scale_rows - (run.row - t.s.kv_begin) : int64_t{end - j};
-      j = static_cast<int>(std::min<int64_t>(j + same, end));
-      run.row += same;
-      tile.scales[tile.scale_runs++] = {j, scale_at(p_.k_scales, run.block, group, t.head_kv),
-                                        scale_at(p_.v_scales, run.block, group, t.head_kv)};
-    }
-  }
-
-  static const float* scale_at(const CacheScales& s, int64_t block, int64_t group, int64_t head) {
-    return s.data + block * s.block_stride + group * s.group_stride + head * s.head_stride;
-  }
-
-  // The scales of head h's keys, one a key; null where they have none.
-  const float* load_scales(const KeyTile& tile, int64_t h, const float* ScaleRun::*of,
-                           const CacheScales& scales, float* to) const {
-    if (tile.scale_runs == 0) return nullptr;
-    std::fill_n(to, tile.from, 1.0f);
-    int j = tile.from;
-    for (int n = 0; n < tile.scale_runs; ++n) {
-      const ScaleRun& run = tile.scales[n];
-      std::fill_n(to + j, run.to - j, (run.*of)[h * scales.head_stride]);
-      j = run.to;
-    }
-    std::fill_n(to + j, kMaxRowKeys - j, 1.0f);
-    return to;
+    tile.locate(p_, t.s, t.b, t.head_kv, first, t.lo, t.hi, sizes_.tile_n);
   }
 
   // The keys of chunk c: the rows' states, and their sums at `o`.
@@ -303,7 +242,7 @@ class RowForwardRun {
                 int64_t h, int row0, int count, RowState* states, float* o, bool exact) const {
     scores(t, tile, next, w, h, row0, count);
     alignas(64) float buffer[kMaxRowKeys];
-    const float* scales = load_scales(tile, h, &ScaleRun::v, p_.v_scales, buffer);
+    const float* scales = tile.load_scales(&KeyTile::ScaleRun::v, p_.v_scales, h, buffer);
     for (int r = 0; r < count; ++r)
       weigh(t, tile, w, t.rows[row0 + r], r, states[r], o + r * sizes_.pitch_v, scales, exact);
     outputs(t, tile, next, w, h, count, o, exact);
@@ -379,7 +318,7 @@ class RowForwardRun {
       });
     });
     alignas(64) float buffer[kMaxRowKeys];
-    const float* scales = load_scales(tile, h, &ScaleRun::k, p_.k_scales, buffer);
+    const float* scales = tile.load_scales(&KeyTile::ScaleRun::k, p_.k_scales, h, buffer);
     if (!scales) return;
     const D d;
     for (int r = 0; r < count; ++r) {

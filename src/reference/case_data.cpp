@@ -195,7 +195,7 @@ void poison_what_nobody_sees(CaseData* data) {
   };
   std::vector<Key> unseen;
   std::unordered_set<int64_t> seen_at;  // offsets in k: sequences may share a page or a slot
-  std::unordered_set<int64_t> scales_seen;
+  std::unordered_set<int64_t> k_scales_seen, v_scales_seen;
   for (int64_t b = 0; b < p.batch; ++b) {
     const SequenceShape s = shape_of_sequence(p, b);
     for (int64_t kv_head = 0; kv_head < p.heads_kv; ++kv_head) {
@@ -213,7 +213,10 @@ void poison_what_nobody_sees(CaseData* data) {
         }
         if (seen) {
           seen_at.insert(offset_of_key(p, p.k, s, b, j, kv_head));
-          if (p.k_scales.data) scales_seen.insert(offset_of_scale(p, p.k_scales, b, j, kv_head));
+          if (p.k_scales.data) {
+            k_scales_seen.insert(offset_of_scale(p, p.k_scales, b, j, kv_head));
+            v_scales_seen.insert(offset_of_scale(p, p.v_scales, b, j, kv_head));
+          }
         } else {
           unseen.push_back({b, kv_head, j});
         }
@@ -228,10 +231,12 @@ void poison_what_nobody_sees(CaseData* data) {
       }
     }
   }
-  for (CaseTensor* scales : {&data->k_scales, &data->v_scales}) {
+  for (const auto& [scales, seen] :
+       {std::pair(&data->k_scales, &k_scales_seen), std::pair(&data->v_scales, &v_scales_seen)}) {
     if (!scales->present()) continue;
-    for_each_element(scales->view(), [&](const std::vector<int64_t>&, int64_t at, int64_t) {
-      if (!scales_seen.contains(at)) static_cast<float*>(scales->data())[at] = static_cast<float>(kNaN);
+    for_each_element(scales->view(), [to = static_cast<float*>(scales->data()), own = seen](
+                                         const std::vector<int64_t>&, int64_t at, int64_t) {
+      if (!own->contains(at)) to[at] = static_cast<float>(kNaN);
     });
   }
   for (const Key& key : unseen) {
