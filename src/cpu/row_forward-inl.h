@@ -198,7 +198,7 @@ class RowForwardRun {
     }
   }
 
-  void locate(KeyTile& tile, const Task& t, int64_t first) const {
+  void locate(KeyPointers& tile, const Task& t, int64_t first) const {
     tile.locate(p_, t.s, t.b, t.head_kv, first, t.lo, t.hi, sizes_.tile_n);
   }
 
@@ -206,12 +206,12 @@ class RowForwardRun {
   void chunk(const Task& t, const RowForwardScratch& w, int64_t c, RowState* states, float* o) const {
     std::fill_n(states, t.all(), RowState());
     std::fill_n(o, t.all() * sizes_.pitch_v, 0.0f);
-    KeyTile tiles[2];
+    KeyPointers tiles[2];
     const int64_t begin = std::max(c * kSplitKeys, t.lo) / sizes_.tile_n * sizes_.tile_n,
                   end = std::min((c + 1) * kSplitKeys, t.hi);
     locate(tiles[0], t, begin);
     for (int64_t first = begin, n = 0; first < end; first += sizes_.tile_n, ++n) {
-      KeyTile &tile = tiles[n & 1], &next = tiles[~n & 1];
+      KeyPointers &tile = tiles[n & 1], &next = tiles[~n & 1];
       next.from = next.to = 0;
       if (first + sizes_.tile_n < t.hi) locate(next, t, first + sizes_.tile_n);
       for (int64_t h = 0; h < t.heads; ++h) {
@@ -230,7 +230,7 @@ class RowForwardRun {
                  RowState& state, float* o) const {
     std::fill_n(o, sizes_.pitch_v, 0.0f);
     state = RowState();
-    KeyTile tile;
+    KeyPointers tile;
     for (int64_t first = begin; first < end; first += sizes_.tile_n) {
       locate(tile, t, first);
       one_tile(t, tile, nullptr, w, r / t.count, r, 1, &state, o, true);
@@ -238,11 +238,11 @@ class RowForwardRun {
   }
 
   // `count` rows from `row0` on, of the task's key head h.
-  void one_tile(const Task& t, const KeyTile& tile, const KeyTile* next, const RowForwardScratch& w,
+  void one_tile(const Task& t, const KeyPointers& tile, const KeyPointers* next, const RowForwardScratch& w,
                 int64_t h, int row0, int count, RowState* states, float* o, bool exact) const {
     scores(t, tile, next, w, h, row0, count);
     alignas(64) float buffer[kMaxRowKeys];
-    const float* scales = tile.load_scales(&KeyTile::ScaleRun::v, p_.v_scales, h, buffer);
+    const float* scales = tile.load_scales(&KeyPointers::ScaleRun::v, p_.v_scales, h, buffer);
     for (int r = 0; r < count; ++r)
       weigh(t, tile, w, t.rows[row0 + r], r, states[r], o + r * sizes_.pitch_v, scales, exact);
     outputs(t, tile, next, w, h, count, o, exact);
@@ -250,7 +250,7 @@ class RowForwardRun {
 
   // What of the next tile is asked for beside head h's turn at this one: its share of the rows, all heads of
   // each.
-  Upcoming upcoming_of(const Task& t, const KeyTile* next, const char* const* rows, int64_t h,
+  Upcoming upcoming_of(const Task& t, const KeyPointers* next, const char* const* rows, int64_t h,
                        int64_t head_bytes, int64_t bytes, int64_t steps) const {
     if (!next || next->to <= next->from) return {};
     const int64_t all = next->to - next->from, from = all * h / t.heads, to = all * (h + 1) / t.heads;
@@ -271,7 +271,7 @@ class RowForwardRun {
 
   // Of k or v, `from` the tile's pointers: as they are stored, or brought to fp32 where that is no whole
   // steps.
-  TileRows rows_of(const KeyTile& tile, const char* const* from, int64_t h, const RowTensor& t,
+  TileRows rows_of(const KeyPointers& tile, const char* const* from, int64_t h, const RowTensor& t,
                    Reading reading, int64_t dim, int64_t pitch, float* buffer, const char** converted) const {
     const int64_t bytes = bits_of(t.dtype) / 8, offset = h * bytes * t.head_stride;
     if (reading != Reading::converted) return {from, offset};
@@ -301,8 +301,8 @@ class RowForwardRun {
     }
   }
 
-  void scores(const Task& t, const KeyTile& tile, const KeyTile* next, const RowForwardScratch& w, int64_t h,
-              int row0, int count) const {
+  void scores(const Task& t, const KeyPointers& tile, const KeyPointers* next, const RowForwardScratch& w,
+              int64_t h, int row0, int count) const {
     const char* converted[kMaxRowKeys];
     const TileRows k =
         rows_of(tile, tile.k, h, p_.k, reads_k_, p_.head_dim, sizes_.pitch_qk, w.k_tile, converted);
@@ -318,7 +318,7 @@ class RowForwardRun {
       });
     });
     alignas(64) float buffer[kMaxRowKeys];
-    const float* scales = tile.load_scales(&KeyTile::ScaleRun::k, p_.k_scales, h, buffer);
+    const float* scales = tile.load_scales(&KeyPointers::ScaleRun::k, p_.k_scales, h, buffer);
     if (!scales) return;
     const D d;
     for (int r = 0; r < count; ++r) {
@@ -329,7 +329,7 @@ class RowForwardRun {
   }
 
   // Scores of row r of the tile become weights; 0 for the keys that it does not see.
-  void weigh(const Task& t, const KeyTile& tile, const RowForwardScratch& w, const RowOfTask& row, int r,
+  void weigh(const Task& t, const KeyPointers& tile, const RowForwardScratch& w, const RowOfTask& row, int r,
              RowState& state, float* o, const float* scales, bool exact) const {
     float* s = w.s + r * sizes_.pitch_s;
     const int padded = static_cast<int>(multiple_of(kLanes, tile.to));
@@ -351,8 +351,8 @@ class RowForwardRun {
       WeighRow<false>(factor_of(p_), s, padded, state, o, sizes_.pitch_v, scales, exact);
   }
 
-  void outputs(const Task& t, const KeyTile& tile, const KeyTile* next, const RowForwardScratch& w, int64_t h,
-               int count, float* o, bool exact) const {
+  void outputs(const Task& t, const KeyPointers& tile, const KeyPointers* next, const RowForwardScratch& w,
+               int64_t h, int count, float* o, bool exact) const {
     const char* converted[kMaxRowKeys];
     const TileRows v =
         rows_of(tile, tile.v, h, p_.v, reads_v_, p_.head_dim_v, sizes_.pitch_v, w.v_tile, converted);

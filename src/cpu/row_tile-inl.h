@@ -5,7 +5,7 @@ namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
 
 // Keys [first + from, first + to), a pointer each to the row of one key head, the task's first.
-struct KeyTile {
+struct KeyPointers {
   // Keys up to `to`, from where the run before ends: their scales for that head.
   struct ScaleRun {
     int to;
