@@ -64,6 +64,11 @@ Status AttendInput::read_options(const AttendArguments& a) {
     if (!std::isfinite(p.softmax_scale))
       return wrong("--scale was given '" + a.scale + "'; accepted is a number of fp32.");
   }
+  if (!a.scale_rows.empty()) {
+    const auto value = parse_integer("--scale-rows", a.scale_rows, 1);
+    if (!value) return value.status();
+    p.scale_rows = *value;
+  }
   if (!a.softcap.empty()) {
     const auto value = parse_number("--softcap", a.softcap);
     if (!value) return value.status();

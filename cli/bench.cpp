@@ -295,6 +295,8 @@ class Bench {
 
   Expected<std::unique_ptr<RivalCall>> bind(const RivalEntry& entry, const Problem& problem,
                                             const tune::ProblemData& data, int threads, BenchRow* row) {
+    if (is_quantized(static_cast<DType>(problem.dtype_k)))
+      return Status(Code::unsupported, "takes no k and v with scales as they lie here");
     if (!entry.rival) return Status(Code::unsupported, entry.absent);  // or foreign: timed afterwards
     if (problem.page_size > 0) return Status(Code::unsupported, "reads no pages");
     row->kernel = entry.rival->what();

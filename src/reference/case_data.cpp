@@ -25,6 +25,14 @@ std::vector<int64_t> local_rows(const std::vector<int64_t>& cumulative, int64_t 
   return local;
 }
 
+// Some negative.
+void fill_scales(const Case& c, Random& random, CaseTensor* scales) {
+  for_each_element(scales->view(), [&](const std::vector<int64_t>&, int64_t at, int64_t flat) {
+    const double size = std::exp2(2.0 * random.uniform() - 1.0) / stored_unit(c.dtype_kv);
+    static_cast<float*>(scales->data())[at] = static_cast<float>(flat % 5 == 4 ? -size : size);
+  });
+}
+
 void fill_rows(const Case& c, const std::string& name, const std::vector<int64_t>& cumulative, Random& random,
                CaseTensor* tensor) {
   const Tensor& view = tensor->view();
@@ -35,7 +43,7 @@ void fill_rows(const Case& c, const std::string& name, const std::vector<int64_t
     const int64_t row = packed ? local[static_cast<size_t>(index[0])] : index[1];
     const double value =
         row < 0 ? kNaN : input_value(c, name, row, index[first + 1], index[first + 2], random);
-    write_element(tensor->data(), tensor->dtype(), at, value);
+    write_element(tensor->data(), tensor->dtype(), at, value * stored_unit(tensor->dtype()));
   });
 }
 
@@ -59,13 +67,22 @@ CaseData::CaseData(const Case& c, DType input_dtype, uint64_t random_seed)
                      s.total_kv, s.heads_kv, dim);
   };
   q = query_rows("q", dtype, s.head_dim);
-  k = key_rows("k", dtype, s.head_dim);
-  v = key_rows("v", dtype, s.head_dim_v);
+  const DType dtype_kv = or_else(c.dtype_kv, dtype);
+  k = key_rows("k", dtype_kv, s.head_dim);
+  v = key_rows("v", dtype_kv, s.head_dim_v);
   o = query_rows("o", dtype_o, s.head_dim_v);
   dout = query_rows("dout", dtype_o, s.head_dim_v);
   fill_rows(c, "q", c.cu_seqlens_q, random, &q);
   if (s.page_size > 0) page_table = make_page_table(c, seed);
   if (!c.cache_batch_idx.empty()) cache_batch_idx = make_integers(DType::i32, c.cache_batch_idx);
+  if (is_quantized(dtype_kv)) {
+    const int64_t blocks = packed_kv ? s.batch : k.view().shape[0],
+                  rows = packed_kv ? s.seqlen_kv : k.view().shape[1];
+    for (const auto& [name, scales] : {std::pair("k_scales", &k_scales), std::pair("v_scales", &v_scales)}) {
+      *scales = make_scales(c, name, blocks, rows);
+      fill_scales(c, random, scales);
+    }
+  }
   for (const auto& [name, tensor] : {std::pair("k", &k), std::pair("v", &v)}) {
     if (s.page_size > 0 || s.cache_slots > 0)
       fill_cache(params(Direction::forward), c, name, random, tensor);

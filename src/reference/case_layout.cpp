@@ -100,6 +100,17 @@ CaseTensor make_scores(const Case& c, const std::string& name, const std::string
   return CaseTensor(dtype, shape, stride, 0);
 }
 
+CaseTensor make_scales(const Case& c, const std::string& name, int64_t blocks, int64_t rows) {
+  const Problem& p = c.problem;
+  std::vector<int64_t> shape{blocks, p.heads_kv};
+  if (p.scale_rows > 0) shape = {blocks, (rows + p.scale_rows - 1) / p.scale_rows, p.heads_kv};
+  std::vector<int64_t> stride = row_major(shape);
+  if (layout_of(c, name) == "padded") {
+    for (int64_t& s : stride) s *= 3;
+  }
+  return CaseTensor(DType::f32, shape, stride, 0);
+}
+
 CaseTensor make_integers(DType dtype, const std::vector<int64_t>& values) {
   CaseTensor tensor = make_plain(dtype, {static_cast<int64_t>(values.size())});
   for (size_t n = 0; n < values.size(); ++n) {

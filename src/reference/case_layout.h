@@ -18,6 +18,9 @@ CaseTensor make_rows(const Case& c, const std::string& name, DType dtype, bool p
 CaseTensor make_stats(const Case& c, const std::string& name);
 // "b1qk" -> sizes; layout "padded" leaves five elements between rows.
 CaseTensor make_scores(const Case& c, const std::string& name, const std::string& letters, DType dtype);
+// f32 [blocks, heads_kv], or [blocks, groups, heads_kv] where the case has scale_rows; layout "padded" leaves
+// gaps.
+CaseTensor make_scales(const Case& c, const std::string& name, int64_t blocks, int64_t rows);
 CaseTensor make_plain(DType dtype, std::vector<int64_t> shape);
 CaseTensor make_integers(DType dtype, const std::vector<int64_t>& values);
 

@@ -10,9 +10,10 @@
 namespace tilewise {
 namespace {
 
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
 void poison_row(CaseTensor* tensor, int64_t offset, int64_t dim) {
-  for (int64_t d = 0; d < dim; ++d)
-    write_element(tensor->data(), tensor->dtype(), offset + d, std::numeric_limits<double>::quiet_NaN());
+  for (int64_t d = 0; d < dim; ++d) write_element(tensor->data(), tensor->dtype(), offset + d, kNaN);
 }
 
 }  // namespace
@@ -44,6 +45,7 @@ void poison_what_nobody_sees(CaseData* data) {
   };
   std::vector<Key> unseen;
   std::unordered_set<int64_t> seen_at;  // offsets in k: sequences may share a page or a slot
+  std::unordered_set<int64_t> k_scales_seen, v_scales_seen;
   for (int64_t b = 0; b < p.batch; ++b) {
     const SequenceShape s = shape_of_sequence(p, b);
     for (int64_t kv_head = 0; kv_head < p.heads_kv; ++kv_head) {
@@ -59,10 +61,15 @@ void poison_what_nobody_sees(CaseData* data) {
           }
           if (seen && !has_bias) break;
         }
-        if (seen)
+        if (seen) {
           seen_at.insert(offset_of_key(p, p.k, s, b, j, kv_head));
-        else
+          if (p.k_scales.data) {
+            k_scales_seen.insert(offset_of_scale(p, p.k_scales, b, j, kv_head));
+            v_scales_seen.insert(offset_of_scale(p, p.v_scales, b, j, kv_head));
+          }
+        } else {
           unseen.push_back({b, kv_head, j});
+        }
       }
     }
     const bool shared_q = p.q.batch_stride == 0 && p.batch > 1 && p.cu_seqlens_q.data == nullptr;
@@ -73,6 +80,14 @@ void poison_what_nobody_sees(CaseData* data) {
         if (!shared_dout) poison_row(&data->dout, offset_of(p.dout, b, s.q_begin, i, h), p.head_dim_v);
       }
     }
+  }
+  for (const auto& [scales, seen] :
+       {std::pair(&data->k_scales, &k_scales_seen), std::pair(&data->v_scales, &v_scales_seen)}) {
+    if (!scales->present()) continue;
+    for_each_element(scales->view(), [to = static_cast<float*>(scales->data()), own = seen](
+                                         const std::vector<int64_t>&, int64_t at, int64_t) {
+      if (!own->contains(at)) to[at] = static_cast<float>(kNaN);
+    });
   }
   for (const Key& key : unseen) {
     const SequenceShape s = shape_of_sequence(p, key.b);
