@@ -26,7 +26,7 @@ std::string split_refuses(const Kernel& kernel, const Problem& p, const DeviceIn
   const double entries = static_cast<double>(p.batch) * row_tiles(p) *
                          (p.batch_invariant ? static_cast<double>(p.seqlen_kv) / kSplitChunk + 1.0 : 1.0);
   const double steps = static_cast<double>(p.batch * p.heads_kv) * row_tiles(p) *
-                       (static_cast<double>(p.seqlen_kv) / kernel.tile_n + 2.0);
+                       (static_cast<double>(p.seqlen_kv) / kSplitGroup + 2.0);
   if (std::max({rows, entries, steps, static_cast<double>(p.num_pages)}) > kSplitMostRows)
     return cat(
         "takes up to 2^30 rows of a group of heads, tiles of them, key tiles of these and pages; given ",

@@ -27,6 +27,7 @@
 #ifndef TILEWISE_CUDA_SM80_SPLIT_H_
 #define TILEWISE_CUDA_SM80_SPLIT_H_
 
+#include "cuda/ptx/grid.cuh"
 #include "cuda/sm80/split_join.cuh"
 #include "cuda/sm80/split_load.cuh"
 #include "cuda/sm80/split_product.cuh"
@@ -35,6 +36,8 @@ namespace tilewise::sm80 {
 
 template <typename C>
 __global__ void __launch_bounds__(C::kThreads, 1) split_forward(const __grid_constant__ SplitArgs args) {
+  ptx::grid_wait();
+  ptx::grid_release();
   extern __shared__ __align__(128) unsigned char s_memory[];
   SplitShared<C>& shared = *reinterpret_cast<SplitShared<C>*>(s_memory);
   if (!find_share(args, shared)) return;
@@ -43,8 +46,8 @@ __global__ void __launch_bounds__(C::kThreads, 1) split_forward(const __grid_con
   const int warp = threadIdx.x / 32;
   const uint32_t stages = ptx::shared_address(shared.stage[warp][0]);
   uint32_t stage = 0;
-  int left = 0, key0 = 0,
-      number = 0;  // of the piece in hand: steps, the warp's next key; its place in the ring
+  // Of the piece in hand: steps, the warp's next key, where its keys end; its place in the ring.
+  int left = 0, key0 = 0, last = 0, number = 0;
   Products<C> products;
   // One loop for filling the stages and for walking on: the code of a copy stands once, and fits the caches.
 #pragma unroll 1
@@ -53,14 +56,15 @@ __global__ void __launch_bounds__(C::kThreads, 1) split_forward(const __grid_con
     const uint32_t at = stages + stage * C::kStageBytes;
     if (n >= C::kStages) {
       if (left == 0) {
-        left = piece.count;
+        left = steps_of<C>(piece.count);
         if (left == 0) break;
-        key0 = (piece.span.tile_first + piece.at) * C::kTileKeys + warp * C::kKeys;
-        products.begin(args, shared, Unit(args, piece.span, piece.head));
+        key0 = (piece.span.first + piece.at + warp) * C::kKeys;
+        last = piece_last<C>(piece.span, piece.at, piece.count);
+        products.begin(args, shared, Unit(piece.span, piece.head));
       }
       ptx::cp_async_wait<C::kStages - 1>();
       __syncwarp();
-      if (key0 < piece.span.see_last && key0 + C::kKeys > piece.span.see_first)
+      if (key0 < last && key0 + C::kKeys > piece.span.see_first)
         products.step(args, shared, at, key0);
       __syncwarp();  // all lanes have read the stage
       key0 += C::kTileKeys;

@@ -4,6 +4,7 @@
 
 #include "core/params.h"
 #include "cuda/split_sizes.h"
+#include "cuda/tile/work.cuh"
 
 namespace tilewise::sm80 {
 
@@ -29,20 +30,21 @@ struct SplitArgs {
   int32_t q_tiles = 0;  // of a sequence
   int32_t chunks = 0;   // parts of fixed length that a sequence is cut into; 0: cut where blocks end
   int32_t entries = 0;  // batch * q_tiles * max(1, chunks)
-  // Keys of a step lie at one stride: contiguous, or pages that are multiples of a step.
+  // Keys of a group lie at one stride: contiguous, or pages that are multiples of a group.
   bool one_run = false;
+  bool uniform = false;    // every entry is as long as the first: no lengths on the device
   bool full_rows = false;  // head_dim and head_dim_v are the build's
   float scale_log2 = 0.0f, softcap_log2 = 0.0f, inverse_cap = 0.0f;
   uint32_t* counters = nullptr;  // a byte each, zero
   float* parts = nullptr;        // SplitPart after SplitPart
 };
 
-// Of a warp's step: 16 keys. Of a block's: a step of each warp.
+// Of a warp's step: a group of 16 keys. Of a block's: a group of each warp.
 template <typename Element_, int kDim_, int kWarps_, int kStages_>
 struct SplitConfig {
   using Element = Element_;
   static constexpr int kDim = kDim_, kWarps = kWarps_, kStages = kStages_, kThreads = 32 * kWarps;
-  static constexpr int kRows = cuda::kSplitRows, kKeys = 16, kTileKeys = kKeys * kWarps;
+  static constexpr int kRows = cuda::kSplitRows, kKeys = cuda::kSplitGroup, kTileKeys = kKeys * kWarps;
   static constexpr int kHalfBytes = kKeys * kDim * 2, kStageBytes = 2 * kHalfBytes;  // K, then V
   static constexpr int kPitch = kDim + 4;                                            // of `merge`, in floats
   static constexpr int kColumns = kDim / 32;  // of a lane, of a row, side by side
@@ -50,23 +52,24 @@ struct SplitConfig {
 };
 
 struct Found {
-  int32_t total;      // steps of all units
-  int32_t entry, at;  // where the block begins: an entry, and steps into it
+  int32_t total;      // groups of all units
+  int32_t entry, at;  // where the block begins: an entry, and groups into it
 };
 
 // An entry of the line: one tile of rows of one sequence (or one chunk of its keys), every key head of it.
 struct Span {
-  int32_t batch, q_tile, chunk;
+  tile::SequenceBand band;  // `head` is of no row
+  int32_t q_tile, chunk;
   int32_t rows;                 // that are written
   int32_t see_first, see_last;  // keys that some row sees
-  int32_t tile_first, tiles;    // key tiles; one without keys where rows are written all the same
+  int32_t first, groups;        // of 16 keys; one without keys where rows are written all the same
 };
 
-// What a block takes of one unit: steps [at, at + count) of its key tiles. count 0: there is no more.
+// What a block takes of one unit: groups [at, at + count) of its keys. count 0: there is no more.
 struct Piece {
   Span span;
   int32_t head, at, count;
-  int32_t start;  // the unit's first step on the line
+  int32_t start;  // the unit's first group on the line
 };
 
 template <typename C>

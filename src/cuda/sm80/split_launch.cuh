@@ -20,6 +20,8 @@ inline SplitArgs split_args(const ForwardParams& p, const cuda::Call& call, int 
   args.chunks = call.num_splits;
   args.entries = static_cast<int32_t>(p.batch * args.q_tiles * std::max(1, args.chunks));
   args.one_run = p.page_size % 16 == 0;
+  args.uniform = args.q_tiles == 1 && args.chunks == 0 && !p.q_lengths.data && !p.kv_lengths.data && !p.kv_starts.data &&
+                 !p.cu_seqlens_q.data && !p.cu_seqlens_kv.data && !p.q_offset.data;
   args.scale_log2 = p.scale * kLog2E;
   args.full_rows = p.head_dim == dim && p.head_dim_v == dim;
   if (p.softcap > 0.0f) {
@@ -34,12 +36,10 @@ inline SplitArgs split_args(const ForwardParams& p, const cuda::Call& call, int 
 template <typename C>
 cudaError_t launch_split(const SplitArgs& args, int blocks, cudaStream_t stream) {
   const cudaError_t error =
-      cuda::launch_shared(split_forward<C>, blocks, C::kThreads, sizeof(SplitShared<C>), stream, args);
+      cuda::launch_early(split_forward<C>, blocks, C::kThreads, sizeof(SplitShared<C>), stream, args);
   if (error != cudaSuccess || args.chunks == 0) return error;
   const int64_t units = int64_t{args.entries} / args.chunks * args.params.heads_kv;
-  split_join<C>
-      <<<static_cast<unsigned>(std::min<int64_t>(units, 1 << 20)), C::kThreads, 0, stream>>>(args, units);
-  return cudaGetLastError();
+  return cuda::launch_early(split_join<C>, std::min<int64_t>(units, 1 << 20), C::kThreads, 0, stream, args, units);
 }
 
 // Whether the device gives a block that much.

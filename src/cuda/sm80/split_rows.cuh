@@ -8,13 +8,11 @@
 namespace tilewise::sm80 {
 
 struct Unit {
-  tile::Work w;  // of the sequence; head and row are of no row yet
+  const tile::SequenceBand& w;
   int32_t kv_head, row0, rows;
 
-  __device__ __forceinline__ Unit(const SplitArgs& args, const Span& s, int head)
-      : kv_head(head), row0(s.q_tile * cuda::kSplitRows), rows(s.rows) {
-    look_at_sequence(w, args.params, s.batch);
-  }
+  __device__ __forceinline__ Unit(const Span& s, int head)
+      : w(s.band), kv_head(head), row0(s.q_tile * cuda::kSplitRows), rows(s.rows) {}
   __device__ __forceinline__ int query(const SplitArgs& args, int r) const {
     return args.group.divide(row0 + r);
   }
@@ -29,10 +27,9 @@ struct Unit {
 template <typename T>
 __device__ __noinline__ void exact_row(const ForwardParams& p, int batch, int head, int kv_head, int query) {
   const int lane = threadIdx.x % 32;
-  tile::Work w;
-  look_at_sequence(w, p, batch);
-  Sequence place;
-  place.kv_begin = w.kv_begin;
+  const Sequence place = sequence_of(p, batch);
+  tile::SequenceBand w;
+  w.take(p, place, batch, head);
   const auto row_of = [&](const RowTensor& t, int key) {
     const KeyRun run = key_run(p, place, batch, key, 1);
     return static_cast<const T*>(t.data) + t.at(run.block, run.row, kv_head);
