@@ -117,9 +117,13 @@ Status AttendInput::take(const char* name, tilewise_tensor Tensors::*to, DType w
   if (!found) return found.status();
   const FileTensor* t = *found;
   if (!t) return {};
-  if (!is_float(*t))
-    return wrong(t->to_string() +
-                 " is no floating-point tensor; accepted are F32, F16, BF16 and, with --dtype, F64.");
+  const bool quantized = is_quantized(t->type->dtype) && (to == &Tensors::k || to == &Tensors::v);
+  if (!is_float(*t) && !quantized)
+    return wrong(
+        t->to_string() +
+        " is no floating-point tensor; accepted are F32, F16, BF16 and, with --dtype, F64; of k and v "
+        "also F8_E4M3 and I8, with k_scales and v_scales.");
+  if (quantized) wanted = DType::none;  // stays as it is
   if (wanted == DType::none) wanted = t->type->dtype;
   if (wanted == DType::none)
     return wrong(t->to_string() +
@@ -229,6 +233,11 @@ Status AttendInput::read_options(const AttendArguments& a) {
     if (!std::isfinite(p.softmax_scale))
       return wrong("--scale was given '" + a.scale + "'; accepted is a number of fp32.");
   }
+  if (!a.scale_rows.empty()) {
+    const auto value = parse_integer("--scale-rows", a.scale_rows, 1);
+    if (!value) return value.status();
+    p.scale_rows = *value;
+  }
   if (!a.softcap.empty()) {
     const auto value = parse_number("--softcap", a.softcap);
     if (!value) return value.status();
@@ -306,8 +315,11 @@ Status AttendInput::read_tensors(DType dtype) {
   for (const Rows& r :
        {Rows{"q", &Tensors::q}, {"k", &Tensors::k}, {"v", &Tensors::v}, {"dout", &Tensors::dout}})
     if (Status s = take(r.name, r.to, dtype, true); !s) return s;
-  for (const Rows& r :
-       {Rows{"alibi_slopes", &Tensors::alibi_slopes}, {"sinks", &Tensors::sinks}, {"dlse", &Tensors::dlse}})
+  for (const Rows& r : {Rows{"alibi_slopes", &Tensors::alibi_slopes},
+                        {"sinks", &Tensors::sinks},
+                        {"k_scales", &Tensors::k_scales},
+                        {"v_scales", &Tensors::v_scales},
+                        {"dlse", &Tensors::dlse}})
     if (Status s = take(r.name, r.to, DType::f32, false); !s) return s;
   if (Status s = take_score("bias", &Tensors::bias, false); !s) return s;
   if (Status s = take_score("mask", &Tensors::mask, true); !s) return s;

@@ -21,8 +21,8 @@ class RowForwardRun {
         launch_(launch),
         sizes_(p.heads_q, p.heads_kv, p.seqlen_q, p.seqlen_kv, p.head_dim, p.head_dim_v, schedule),
         worker_bytes_(row_forward_worker_bytes(sizes_)),
-        k_bytes_(p.k.dtype == DType::f32 ? 4 : 2),
-        v_bytes_(p.v.dtype == DType::f32 ? 4 : 2),
+        k_bytes_(bits_of(p.k.dtype) / 8),
+        v_bytes_(bits_of(p.v.dtype) / 8),
         heads_(heads_of()),
         partials_(partials_of()),
         general_(needs_general_scores(p)),
@@ -59,7 +59,7 @@ class RowForwardRun {
 
  private:
   // In the caller's storage, or converted to fp32 where a row is no whole steps.
-  enum class Reading { floats, halves, brains, converted };
+  enum class Reading { floats, halves, brains, bytes, converted };
 
   // `count` rows of q of each of `heads` key heads, head by head, and what they see together.
   struct Task {
@@ -74,11 +74,19 @@ class RowForwardRun {
     int64_t end_chunk() const { return lo < hi ? (hi - 1) / kSplitKeys + 1 : 0; }
   };
 
+  // Keys up to `to`, from where the run before ends: the scales of the task's first head.
+  struct ScaleRun {
+    int to;
+    const float *k, *v;
+  };
+
   // Keys [first + from, first + to), a pointer each to the row of the task's first head.
   struct KeyTile {
     int64_t first = 0;
     int from = 0, to = 0;
+    int scale_runs = 0;  // of quantised keys
     const char *k[kMaxRowKeys], *v[kMaxRowKeys];
+    ScaleRun scales[kMaxRowKeys];
   };
 
   static Reading reading_of(const RowTensor& t, int64_t dim) {
@@ -87,7 +95,7 @@ class RowForwardRun {
 #if HWY_TARGET == HWY_SCALAR
     return Reading::converted;
 #else
-    return t.dtype == DType::bf16 ? Reading::brains : Reading::halves;
+    return t.dtype == DType::bf16 ? Reading::brains : t.dtype == DType::i8 ? Reading::bytes : Reading::halves;
 #endif
   }
 
@@ -209,15 +217,50 @@ class RowForwardRun {
     tile.first = first;
     tile.from = static_cast<int>(std::max(t.lo - first, int64_t{0}));
     tile.to = static_cast<int>(std::min<int64_t>(t.hi - first, sizes_.tile_n));
+    tile.scale_runs = 0;
     for (int j = tile.from; j < tile.to;) {
       const KeyRun run = key_run(p_, t.s, t.b, first + j, tile.to - j);
       const char* k = static_cast<const char*>(p_.k.data) + k_bytes_ * p_.k.at(run.block, run.row, t.head_kv);
       const char* v = static_cast<const char*>(p_.v.data) + v_bytes_ * p_.v.at(run.block, run.row, t.head_kv);
+      if (p_.k_scales.data) locate_scales(tile, t, run, j);
       for (int64_t i = 0; i < run.count; ++i, ++j) {
         tile.k[j] = k + i * k_bytes_ * p_.k.row_stride;
         tile.v[j] = v + i * v_bytes_ * p_.v.row_stride;
       }
     }
+  }
+
+  // Of a run of keys from the tile's key j on, cut where its scales change.
+  void locate_scales(KeyTile& tile, const Task& t, KeyRun run, int j) const {
+    const int end = j + static_cast<int>(run.count);
+    while (j < end) {
+      const int64_t group = scale_group(p_, t.s, run);
+      const int64_t same =
+          p_.scale_rows ? (group + 1) * p_.scale_rows - (run.row - t.s.kv_begin) : int64_t{end - j};
+      j = static_cast<int>(std::min<int64_t>(j + same, end));
+      run.row += same;
+      tile.scales[tile.scale_runs++] = {j, scale_at(p_.k_scales, run.block, group, t.head_kv),
+                                        scale_at(p_.v_scales, run.block, group, t.head_kv)};
+    }
+  }
+
+  static const float* scale_at(const CacheScales& s, int64_t block, int64_t group, int64_t head) {
+    return s.data + block * s.block_stride + group * s.group_stride + head * s.head_stride;
+  }
+
+  // The scales of head h's keys, one a key; null where they have none.
+  const float* load_scales(const KeyTile& tile, int64_t h, const float* ScaleRun::*of,
+                           const CacheScales& scales, float* to) const {
+    if (tile.scale_runs == 0) return nullptr;
+    std::fill_n(to, tile.from, 1.0f);
+    int j = tile.from;
+    for (int n = 0; n < tile.scale_runs; ++n) {
+      const ScaleRun& run = tile.scales[n];
+      std::fill_n(to + j, run.to - j, (run.*of)[h * scales.head_stride]);
+      j = run.to;
+    }
+    std::fill_n(to + j, kMaxRowKeys - j, 1.0f);
+    return to;
   }
 
   // The keys of chunk c: the rows' states, and their sums at `o`.
@@ -259,8 +302,10 @@ class RowForwardRun {
   void one_tile(const Task& t, const KeyTile& tile, const KeyTile* next, const RowForwardScratch& w,
                 int64_t h, int row0, int count, RowState* states, float* o, bool exact) const {
     scores(t, tile, next, w, h, row0, count);
+    alignas(64) float buffer[kMaxRowKeys];
+    const float* scales = load_scales(tile, h, &ScaleRun::v, p_.v_scales, buffer);
     for (int r = 0; r < count; ++r)
-      weigh(t, tile, w, t.rows[row0 + r], r, states[r], o + r * sizes_.pitch_v, exact);
+      weigh(t, tile, w, t.rows[row0 + r], r, states[r], o + r * sizes_.pitch_v, scales, exact);
     outputs(t, tile, next, w, h, count, o, exact);
   }
 
@@ -289,7 +334,7 @@ class RowForwardRun {
   // steps.
   TileRows rows_of(const KeyTile& tile, const char* const* from, int64_t h, const RowTensor& t,
                    Reading reading, int64_t dim, int64_t pitch, float* buffer, const char** converted) const {
-    const int64_t bytes = t.dtype == DType::f32 ? 4 : 2, offset = h * bytes * t.head_stride;
+    const int64_t bytes = bits_of(t.dtype) / 8, offset = h * bytes * t.head_stride;
     if (reading != Reading::converted) return {from, offset};
     for (int j = tile.from; j < tile.to; ++j) {
       float* to = buffer + j * pitch;
@@ -309,6 +354,8 @@ class RowForwardRun {
         return body(StoredHalves());
       case Reading::brains:
         return body(StoredBrains());
+      case Reading::bytes:
+        return body(StoredBytes());
 #endif
       default:
         return body(StoredFloats());
@@ -331,11 +378,20 @@ class RowForwardRun {
             w.s + r * sizes_.pitch_s + tile.from, sizes_.pitch_s, r == 0 ? upcoming : Upcoming());
       });
     });
+    alignas(64) float buffer[kMaxRowKeys];
+    const float* scales = load_scales(tile, h, &ScaleRun::k, p_.k_scales, buffer);
+    if (!scales) return;
+    const D d;
+    for (int r = 0; r < count; ++r) {
+      float* s = w.s + r * sizes_.pitch_s;
+      for (int j = 0; j < tile.to; j += kLanes)
+        hn::Store(hn::Mul(hn::Load(d, s + j), hn::Load(d, scales + j)), d, s + j);
+    }
   }
 
   // Scores of row r of the tile become weights; 0 for the keys that it does not see.
   void weigh(const Task& t, const KeyTile& tile, const RowForwardScratch& w, const RowOfTask& row, int r,
-             RowState& state, float* o, bool exact) const {
+             RowState& state, float* o, const float* scales, bool exact) const {
     float* s = w.s + r * sizes_.pitch_s;
     const int padded = static_cast<int>(multiple_of(kLanes, tile.to));
     const int a0 = static_cast<int>(std::clamp<int64_t>(row.keys.lo - tile.first, tile.from, tile.to));
@@ -351,9 +407,9 @@ class RowForwardRun {
     std::fill_n(s, a0, kNegativeInfinity);
     std::fill_n(s + a1, padded - a1, kNegativeInfinity);
     if (general_)
-      WeighRow<true>(factor_of(p_), s, padded, state, o, sizes_.pitch_v, exact);
+      WeighRow<true>(factor_of(p_), s, padded, state, o, sizes_.pitch_v, scales, exact);
     else
-      WeighRow<false>(factor_of(p_), s, padded, state, o, sizes_.pitch_v, exact);
+      WeighRow<false>(factor_of(p_), s, padded, state, o, sizes_.pitch_v, scales, exact);
   }
 
   void outputs(const Task& t, const KeyTile& tile, const KeyTile* next, const RowForwardScratch& w, int64_t h,

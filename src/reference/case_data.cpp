@@ -121,6 +121,23 @@ CaseTensor make_integers(DType dtype, const std::vector<int64_t>& values) {
   return tensor;
 }
 
+// f32 [blocks, heads] or [blocks, groups, heads], some negative; layout "padded" leaves gaps.
+CaseTensor make_scales(const Case& c, const char* name, int64_t blocks, int64_t rows, Random& random) {
+  const Problem& p = c.problem;
+  std::vector<int64_t> shape{blocks, p.heads_kv};
+  if (p.scale_rows > 0) shape = {blocks, (rows + p.scale_rows - 1) / p.scale_rows, p.heads_kv};
+  std::vector<int64_t> stride = row_major(shape);
+  if (layout_of(c, name) == "padded") {
+    for (int64_t& s : stride) s *= 3;
+  }
+  CaseTensor scales(DType::f32, shape, stride, 0);
+  for_each_element(scales.view(), [&](const std::vector<int64_t>&, int64_t at, int64_t flat) {
+    const double size = std::exp2(2.0 * random.uniform() - 1.0) / stored_unit(c.dtype_kv);
+    static_cast<float*>(scales.data())[at] = static_cast<float>(flat % 5 == 4 ? -size : size);
+  });
+  return scales;
+}
+
 // Row within its sequence of each row of a packed tensor (rows of no sequence: -1).
 std::vector<int64_t> local_rows(const std::vector<int64_t>& cumulative, int64_t total) {
   std::vector<int64_t> local(static_cast<size_t>(total), -1);
@@ -142,7 +159,7 @@ void fill_rows(const Case& c, const std::string& name, const std::vector<int64_t
     const int64_t row = packed ? local[static_cast<size_t>(index[0])] : index[1];
     const double value =
         row < 0 ? kNaN : input_value(c, name, row, index[first + 1], index[first + 2], random);
-    write_element(tensor->data(), tensor->dtype(), at, value);
+    write_element(tensor->data(), tensor->dtype(), at, value * stored_unit(tensor->dtype()));
   });
 }
 
@@ -178,6 +195,7 @@ void poison_what_nobody_sees(CaseData* data) {
   };
   std::vector<Key> unseen;
   std::unordered_set<int64_t> seen_at;  // offsets in k: sequences may share a page or a slot
+  std::unordered_set<int64_t> scales_seen;
   for (int64_t b = 0; b < p.batch; ++b) {
     const SequenceShape s = shape_of_sequence(p, b);
     for (int64_t kv_head = 0; kv_head < p.heads_kv; ++kv_head) {
@@ -193,10 +211,12 @@ void poison_what_nobody_sees(CaseData* data) {
           }
           if (seen && !has_bias) break;
         }
-        if (seen)
+        if (seen) {
           seen_at.insert(offset_of_key(p, p.k, s, b, j, kv_head));
-        else
+          if (p.k_scales.data) scales_seen.insert(offset_of_scale(p, p.k_scales, b, j, kv_head));
+        } else {
           unseen.push_back({b, kv_head, j});
+        }
       }
     }
     const bool shared_q = p.q.batch_stride == 0 && p.batch > 1 && p.cu_seqlens_q.data == nullptr;
@@ -207,6 +227,12 @@ void poison_what_nobody_sees(CaseData* data) {
         if (!shared_dout) poison_row(&data->dout, offset_of(p.dout, b, s.q_begin, i, h), p.head_dim_v);
       }
     }
+  }
+  for (CaseTensor* scales : {&data->k_scales, &data->v_scales}) {
+    if (!scales->present()) continue;
+    for_each_element(scales->view(), [&](const std::vector<int64_t>&, int64_t at, int64_t) {
+      if (!scales_seen.contains(at)) static_cast<float*>(scales->data())[at] = static_cast<float>(kNaN);
+    });
   }
   for (const Key& key : unseen) {
     const SequenceShape s = shape_of_sequence(p, key.b);
@@ -244,13 +270,20 @@ CaseData::CaseData(const Case& c, DType input_dtype, uint64_t random_seed)
                      s.total_kv, s.heads_kv, dim);
   };
   q = query_rows("q", dtype, s.head_dim);
-  k = key_rows("k", dtype, s.head_dim);
-  v = key_rows("v", dtype, s.head_dim_v);
+  const DType dtype_kv = or_else(c.dtype_kv, dtype);
+  k = key_rows("k", dtype_kv, s.head_dim);
+  v = key_rows("v", dtype_kv, s.head_dim_v);
   o = query_rows("o", dtype_o, s.head_dim_v);
   dout = query_rows("dout", dtype_o, s.head_dim_v);
   fill_rows(c, "q", c.cu_seqlens_q, random, &q);
   if (s.page_size > 0) page_table = make_page_table(c, seed);
   if (!c.cache_batch_idx.empty()) cache_batch_idx = make_integers(DType::i32, c.cache_batch_idx);
+  if (is_quantized(dtype_kv)) {
+    const int64_t blocks = packed_kv ? s.batch : k.view().shape[0],
+                  rows = packed_kv ? s.seqlen_kv : k.view().shape[1];
+    k_scales = make_scales(c, "k_scales", blocks, rows, random);
+    v_scales = make_scales(c, "v_scales", blocks, rows, random);
+  }
   for (const auto& [name, tensor] : {std::pair("k", &k), std::pair("v", &v)}) {
     if (s.page_size > 0 || s.cache_slots > 0)
       fill_cache(params(Direction::forward), c, name, random, tensor);

@@ -65,8 +65,8 @@ class HeadFormula {
     v.resize(static_cast<size_t>(shape.kv_rows * p.head_dim_v));
     for (int64_t j = shape.key_begin; j < shape.key_end; ++j) {
       if (!has_memory(p, b, j)) continue;
-      gather(p.k, offset_of_key(p, p.k, shape, b, j, kv_head), p.head_dim, &k[at(j, p.head_dim)]);
-      gather(p.v, offset_of_key(p, p.v, shape, b, j, kv_head), p.head_dim_v, &v[at(j, p.head_dim_v)]);
+      gather_key(p.k, p.k_scales, j, p.head_dim, &k[at(j, p.head_dim)]);
+      gather_key(p.v, p.v_scales, j, p.head_dim_v, &v[at(j, p.head_dim_v)]);
     }
   }
 
@@ -235,6 +235,14 @@ class HeadFormula {
 
   void gather(const RowTensor& t, int64_t from, int64_t dim, Real* out) const {
     for (int64_t d = 0; d < dim; ++d) out[d] = Real(read_element(t.data, t.dtype, from + d));
+  }
+
+  // Key j's row of k or v, times its scale.
+  void gather_key(const RowTensor& t, const CacheScales& scales, int64_t j, int64_t dim, Real* out) const {
+    gather(t, offset_of_key(p, t, shape, b, j, kv_head), dim, out);
+    if (scales.data == nullptr) return;
+    const Real scale_of_row(static_cast<double>(scales.data[offset_of_scale(p, scales, b, j, kv_head)]));
+    for (int64_t d = 0; d < dim; ++d) out[d] = out[d] * scale_of_row;
   }
 
   // Dropout's share of one weight, or of one dP.
