@@ -54,6 +54,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) split_forward(const __grid_con
   for (int n = 0;; ++n) {
     const Piece& piece = shared.pieces[number];
     const uint32_t at = stages + stage * C::kStageBytes;
+    const auto s_scale = shared.of(warp, stage);
     if (n >= C::kStages) {
       if (left == 0) {
         left = steps_of<C>(piece.count);
@@ -65,12 +66,12 @@ __global__ void __launch_bounds__(C::kThreads, 1) split_forward(const __grid_con
       ptx::cp_async_wait<C::kStages - 1>();
       __syncwarp();
       if (key0 < last && key0 + C::kKeys > piece.span.see_first)
-        products.step(args, shared, at, key0);
+        products.step(args, shared, at, s_scale, key0);
       __syncwarp();  // all lanes have read the stage
       key0 += C::kTileKeys;
       --left;
     }
-    loader.issue(at);
+    loader.issue(at, s_scale);
     stage = stage + 1 == C::kStages ? 0 : stage + 1;
     if (n >= C::kStages && left == 0) {
       finish_unit(args, shared, piece, products);

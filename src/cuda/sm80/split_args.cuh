@@ -2,6 +2,10 @@
 #ifndef TILEWISE_CUDA_SM80_SPLIT_ARGS_H_
 #define TILEWISE_CUDA_SM80_SPLIT_ARGS_H_
 
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
 #include "core/params.h"
 #include "cuda/split_sizes.h"
 #include "cuda/tile/work.cuh"
@@ -26,7 +30,7 @@ struct FastDivide {
 
 struct SplitArgs {
   ForwardParams params;
-  FastDivide group, page;
+  FastDivide group, page, scale_rows;
   int32_t q_tiles = 0;  // of a sequence
   int32_t chunks = 0;   // parts of fixed length that a sequence is cut into; 0: cut where blocks end
   int32_t entries = 0;  // batch * q_tiles * max(1, chunks)
@@ -40,12 +44,18 @@ struct SplitArgs {
 };
 
 // Of a warp's step: a group of 16 keys. Of a block's: a group of each warp.
-template <typename Element_, int kDim_, int kWarps_, int kStages_>
+// Element: of q and o; Stored: of k and v.
+template <typename Element_, int kDim_, int kWarps_, int kStages_, typename Stored_ = Element_>
 struct SplitConfig {
   using Element = Element_;
+  using Stored = Stored_;
+  // One byte an element and a scale: K and V become fp16 between shared memory and the products, which is exact.
+  static constexpr bool kQuantized = sizeof(Stored) == 1;
+  using Product = std::conditional_t<kQuantized, __half, Element>;
   static constexpr int kDim = kDim_, kWarps = kWarps_, kStages = kStages_, kThreads = 32 * kWarps;
   static constexpr int kRows = cuda::kSplitRows, kKeys = cuda::kSplitGroup, kTileKeys = kKeys * kWarps;
-  static constexpr int kHalfBytes = kKeys * kDim * 2, kStageBytes = 2 * kHalfBytes;  // K, then V
+  static constexpr int kRowBytes = kDim * sizeof(Stored);
+  static constexpr int kHalfBytes = kKeys * kRowBytes, kStageBytes = 2 * kHalfBytes;  // K, then V
   static constexpr int kPitch = kDim + 4;                                            // of `merge`, in floats
   static constexpr int kColumns = kDim / 32;  // of a lane, of a row, side by side
   static_assert(kDim <= 128, "wider heads leave no registers for Q");
@@ -72,8 +82,22 @@ struct Piece {
   int32_t start;  // the unit's first group on the line
 };
 
+// Of quantised caches: the scales of each key of a stage, of K and V; what Q's rows were divided by.
+template <typename C, bool kQuantized = C::kQuantized>
+struct SplitScales {
+  using OfStage = float (*)[C::kKeys];
+  __device__ __forceinline__ OfStage of(int, uint32_t) { return nullptr; }
+};
 template <typename C>
-struct SplitShared {
+struct SplitScales<C, true> {
+  using OfStage = float (*)[C::kKeys];
+  float scale[C::kWarps][C::kStages][2][C::kKeys];
+  float q_unit[C::kRows];
+  __device__ __forceinline__ OfStage of(int warp, uint32_t stage) { return scale[warp][stage]; }
+};
+
+template <typename C>
+struct SplitShared : SplitScales<C> {
   alignas(128) unsigned char stage[C::kWarps][C::kStages][C::kStageBytes];
   union {
     unsigned char q[C::kRows * C::kDim * 2];  // at a unit's beginning

@@ -102,13 +102,7 @@ __device__ __forceinline__ void lay_down(SplitShared<C>& shared, const Products<
 #pragma unroll
   for (int w = 1; w < C::kWarps; ++w) top = fmaxf(top, shared.top[w][row]);
   const float weight = part_weight(half ? products.top[1] : products.top[0], top);
-  float* s_row = shared.merge[warp][lane / 4] + 2 * (lane % 4);
-#pragma unroll
-  for (int j = 0; j < C::kDim / 8; ++j) {
-    const float x = half ? products.r_o[4 * j + 2] : products.r_o[4 * j];
-    const float y = half ? products.r_o[4 * j + 3] : products.r_o[4 * j + 1];
-    *reinterpret_cast<float2*>(s_row + 8 * j) = make_float2(x * weight, y * weight);
-  }
+  products.put_row(shared.merge[warp][lane / 4], half, weight);
 }
 
 // By the whole block.

@@ -11,11 +11,14 @@
 
 namespace tilewise::sm80 {
 
+constexpr size_t kMostShared = 232448;  // of a block on 9.0
+
 inline SplitArgs split_args(const ForwardParams& p, const cuda::Call& call, int dim) {
   SplitArgs args;
   args.params = p;
   args.group = FastDivide::by(p.group());
   args.page = FastDivide::by(std::max<int64_t>(1, p.page_size));
+  args.scale_rows = FastDivide::by(std::max<int64_t>(1, p.scale_rows));
   args.q_tiles = static_cast<int32_t>((p.seqlen_q * p.group() + cuda::kSplitRows - 1) / cuda::kSplitRows);
   args.chunks = call.num_splits;
   args.entries = static_cast<int32_t>(p.batch * args.q_tiles * std::max(1, args.chunks));
@@ -53,6 +56,7 @@ inline bool has_shared(size_t bytes) {
 // A row of the table: one block a multiprocessor with all of Hopper's shared memory, or two with what fits.
 template <typename Large, typename Small>
 struct SplitRow {
+  static_assert(sizeof(SplitShared<Large>) <= kMostShared);
   static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
     const SplitArgs args = split_args(p, call, Large::kDim);
     if (args.entries == 0) return cudaSuccess;
@@ -65,6 +69,18 @@ struct SplitRow {
                ? cuda::allow_shared(split_forward<Large>, sizeof(SplitShared<Large>))
                : cuda::allow_shared(split_forward<Small>, sizeof(SplitShared<Small>));
   }
+};
+
+// A row for 9.0 alone.
+template <typename C>
+struct QuantizedRow {
+  static_assert(sizeof(SplitShared<C>) <= kMostShared);
+  static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
+    const SplitArgs args = split_args(p, call, C::kDim);
+    if (args.entries == 0) return cudaSuccess;
+    return launch_split<C>(args, std::min(call.multiprocessors, cuda::kSplitBlocks), call.stream);
+  }
+  static cudaError_t prepare() { return cuda::allow_shared(split_forward<C>, sizeof(SplitShared<C>)); }
 };
 
 }  // namespace tilewise::sm80

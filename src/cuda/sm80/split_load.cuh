@@ -25,7 +25,7 @@ class Loader {
   }
 
   // The next step of the line into a stage, if there is one. Closes a group either way: groups count steps.
-  __device__ __forceinline__ void issue(uint32_t s_stage) {
+  __device__ __forceinline__ void issue(uint32_t s_stage, float (*s_scale)[C::kKeys]) {
     if (!ended_) {
       const int key0 = key_;
       if (key0 < last_ && key0 + C::kKeys > see_first_) {
@@ -36,6 +36,7 @@ class Loader {
           copy_run(s_stage, key0);
         else
           copy_rows<true>(s_stage, key0);
+        if constexpr (C::kQuantized) copy_scales(s_scale, key0);
       }
       key_ += C::kTileKeys;
       page_ = next_page_;
@@ -48,9 +49,9 @@ class Loader {
   }
 
  private:
-  using T = typename C::Element;
-  using Tile = tile::SharedTile<C::kKeys, C::kDim>;
-  static constexpr int kChunks = C::kDim / 8;       // 16-byte pieces of a row
+  using T = typename C::Stored;
+  using Tile = tile::SharedTile<C::kKeys, C::kRowBytes / 2>;
+  static constexpr int kChunks = C::kRowBytes / 16, kOfChunk = 16 / sizeof(T);  // 16-byte pieces of a row
   static constexpr int kRowsAtOnce = 32 / kChunks;  // rows of one copy of all lanes
   static constexpr int kCopies = C::kKeys / kRowsAtOnce;
 
@@ -98,8 +99,9 @@ class Loader {
     left_ -= count;
     position_ += count;
     // The lane's place: its head and its piece of a row. Keys come on top.
-    k_ = static_cast<const T*>(p.k.data) + head_ * p.k.head_stride + lane() % kChunks * 8;
-    v_ = static_cast<const T*>(p.v.data) + head_ * p.v.head_stride + lane() % kChunks * 8;
+    k_ = static_cast<const T*>(p.k.data) + head_ * p.k.head_stride + lane() % kChunks * kOfChunk;
+    v_ = static_cast<const T*>(p.v.data) + head_ * p.v.head_stride + lane() % kChunks * kOfChunk;
+    if constexpr (C::kQuantized) scale_head_ = head_;
     ++head_;
     if (!p.page_size) {
       slot_ = cache_slot(p, batch_);
@@ -162,8 +164,9 @@ class Loader {
     find_key(key0 + lane() % C::kKeys, &block, &row);
     const int64_t k_at = block * p.k.batch_stride + row * p.k.row_stride;
     const int64_t v_at = block * p.v.batch_stride + row * p.v.row_stride;
-    const int left_k = static_cast<int>(p.head_dim) - lane() % kChunks * 8;
-    const int left_v = static_cast<int>(p.head_dim_v) - lane() % kChunks * 8;
+    constexpr int kBytes = sizeof(T);
+    const int left_k = static_cast<int>(p.head_dim) - lane() % kChunks * kOfChunk;
+    const int left_v = static_cast<int>(p.head_dim_v) - lane() % kChunks * kOfChunk;
 #pragma unroll 4
     for (int i = 0; i < kCopies; ++i) {
       const int row_of_copy = i * kRowsAtOnce + lane() / kChunks, key = key0 + row_of_copy;
@@ -172,14 +175,30 @@ class Loader {
       int of_k = 16, of_v = 16;
       if (!kWhole) {
         const bool seen = key >= see_first_ && key < see_last_;
-        of_k = seen ? min(max(2 * left_k, 0), 16) : 0;
-        of_v = seen ? min(max(2 * left_v, 0), 16) : 0;
+        of_k = seen ? min(max(kBytes * left_k, 0), 16) : 0;
+        of_v = seen ? min(max(kBytes * left_v, 0), 16) : 0;
         if (of_k == 0) k = static_cast<const T*>(p.q.data);
         if (of_v == 0) v = static_cast<const T*>(p.q.data);
       }
       ptx::cp_async_16(s_stage + place(i), k, of_k);
       ptx::cp_async_16(s_stage + C::kHalfBytes + place(i), v, of_v);
     }
+  }
+
+  // Half of the lanes for K, half for V, a key each; the nearest seen one's where it is not seen.
+  __device__ __forceinline__ void copy_scales(float (*s_scale)[C::kKeys], int key0) const {
+    const ForwardParams& p = args_.params;
+    const bool of_v = lane() >= C::kKeys;
+    const CacheScales& scales = of_v ? p.v_scales : p.k_scales;
+    if (!scales.data) return;
+    const int key = min(max(key0 + lane() % C::kKeys, see_first_), see_last_ - 1);
+    int64_t block, row;
+    find_key(key, &block, &row);
+    const int group = p.scale_rows ? args_.scale_rows.divide(static_cast<int>(row) - begin_) : 0;
+    ptx::cp_async_4(ptx::shared_address(&s_scale[of_v][lane() % C::kKeys]),
+                    scales.data + block * scales.block_stride + group * scales.group_stride +
+                        scale_head_ * scales.head_stride,
+                    4);
   }
 
   static constexpr int kPieces = sizeof(SplitShared<C>::pieces) / sizeof(Piece);
@@ -192,7 +211,7 @@ class Loader {
   int left_, position_, entry_, skip_;  // of the line from here on; `skip_` steps of the first entry
   int batch_ = 0, see_first_ = 0, see_last_ = 0;  // of the unit
   int key_ = 0, last_ = 0, steps_ = 0;            // of the piece: the warp's next key, its end, steps left
-  int head_ = 0, number_ = 0;
+  int head_ = 0, number_ = 0, scale_head_ = 0;
   bool fresh_ = true, ended_ = false;
 };
 
