@@ -28,6 +28,15 @@ struct FastDivide {
   }
 };
 
+// An entry of the line: one tile of rows of one sequence (or one chunk of its keys), every key head of it.
+struct Span {
+  tile::SequenceBand band;  // `head` is of no row
+  int32_t q_tile, chunk;
+  int32_t rows;                 // that are written
+  int32_t see_first, see_last;  // keys that some row sees
+  int32_t first, groups;        // of 16 keys; one without keys where rows are written all the same
+};
+
 struct SplitArgs {
   ForwardParams params;
   FastDivide group, page, scale_rows;
@@ -36,11 +45,15 @@ struct SplitArgs {
   int32_t entries = 0;  // batch * q_tiles * max(1, chunks)
   // Keys of a group lie at one stride: contiguous, or pages that are multiples of a group.
   bool one_run = false;
-  bool uniform = false;    // every entry is as long as the first: no lengths on the device
   bool full_rows = false;  // head_dim and head_dim_v are the build's
   float scale_log2 = 0.0f, softcap_log2 = 0.0f, inverse_cap = 0.0f;
   uint32_t* counters = nullptr;  // a byte each, zero
   float* parts = nullptr;        // SplitPart after SplitPart
+  // Where no length is the device's, every entry is this one but for its batch: what blocks else find out themselves.
+  bool uniform = false;
+  Span span = {};
+  int32_t total = 0;  // groups of all units
+  FastDivide span_groups, heads;
 };
 
 // Of a warp's step: a group of 16 keys. Of a block's: a group of each warp.
@@ -64,15 +77,6 @@ struct SplitConfig {
 struct Found {
   int32_t total;      // groups of all units
   int32_t entry, at;  // where the block begins: an entry, and groups into it
-};
-
-// An entry of the line: one tile of rows of one sequence (or one chunk of its keys), every key head of it.
-struct Span {
-  tile::SequenceBand band;  // `head` is of no row
-  int32_t q_tile, chunk;
-  int32_t rows;                 // that are written
-  int32_t see_first, see_last;  // keys that some row sees
-  int32_t first, groups;        // of 16 keys; one without keys where rows are written all the same
 };
 
 // What a block takes of one unit: groups [at, at + count) of its keys. count 0: there is no more.

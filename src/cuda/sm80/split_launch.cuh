@@ -13,7 +13,8 @@ namespace tilewise::sm80 {
 
 constexpr size_t kMostShared = 232448;  // of a block on 9.0
 
-inline SplitArgs split_args(const ForwardParams& p, const cuda::Call& call, int dim) {
+template <typename C>
+SplitArgs split_args(const ForwardParams& p, const cuda::Call& call) {
   SplitArgs args;
   args.params = p;
   args.group = FastDivide::by(p.group());
@@ -23,16 +24,22 @@ inline SplitArgs split_args(const ForwardParams& p, const cuda::Call& call, int 
   args.chunks = call.num_splits;
   args.entries = static_cast<int32_t>(p.batch * args.q_tiles * std::max(1, args.chunks));
   args.one_run = p.page_size % 16 == 0;
-  args.uniform = args.q_tiles == 1 && args.chunks == 0 && !p.q_lengths.data && !p.kv_lengths.data && !p.kv_starts.data &&
-                 !p.cu_seqlens_q.data && !p.cu_seqlens_kv.data && !p.q_offset.data;
   args.scale_log2 = p.scale * kLog2E;
-  args.full_rows = p.head_dim == dim && p.head_dim_v == dim;
+  args.full_rows = p.head_dim == C::kDim && p.head_dim_v == C::kDim;
   if (p.softcap > 0.0f) {
     args.softcap_log2 = p.softcap * kLog2E;
     args.inverse_cap = 1.0f / p.softcap;
   }
   args.counters = static_cast<uint32_t*>(call.control);
   args.parts = static_cast<float*>(call.scratch);
+  args.uniform = args.q_tiles == 1 && args.chunks == 0 && args.entries > 0 && !p.q_lengths.data && !p.kv_lengths.data &&
+                 !p.kv_starts.data && !p.cu_seqlens_q.data && !p.cu_seqlens_kv.data && !p.q_offset.data;
+  if (args.uniform) {
+    args.span = span_of<C>(args, 0, 0);
+    args.span_groups = FastDivide::by(args.span.groups);
+    args.heads = FastDivide::by(p.heads_kv);
+    args.total = static_cast<int32_t>(p.batch * p.heads_kv) * args.span.groups;
+  }
   return args;
 }
 
@@ -58,7 +65,7 @@ template <typename Large, typename Small>
 struct SplitRow {
   static_assert(sizeof(SplitShared<Large>) <= kMostShared);
   static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
-    const SplitArgs args = split_args(p, call, Large::kDim);
+    const SplitArgs args = split_args<Large>(p, call);
     if (args.entries == 0) return cudaSuccess;
     if (has_shared(sizeof(SplitShared<Large>)))
       return launch_split<Large>(args, std::min(call.multiprocessors, cuda::kSplitBlocks), call.stream);
@@ -76,7 +83,7 @@ template <typename C>
 struct QuantizedRow {
   static_assert(sizeof(SplitShared<C>) <= kMostShared);
   static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
-    const SplitArgs args = split_args(p, call, C::kDim);
+    const SplitArgs args = split_args<C>(p, call);
     if (args.entries == 0) return cudaSuccess;
     return launch_split<C>(args, std::min(call.multiprocessors, cuda::kSplitBlocks), call.stream);
   }

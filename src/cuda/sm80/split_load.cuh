@@ -70,12 +70,17 @@ class Loader {
       }
       if (fresh_) {
         fresh_ = false;
-        span = span_of<C>(args_, entry_, args_.chunks);
+        if (args_.uniform) {
+          span = args_.span;
+          span.band.batch = entry_;
+        } else {
+          span = span_of<C>(args_, entry_, args_.chunks);
+        }
         if (span.groups == 0) {
           head_ = heads;
           continue;
         }
-        head_ = skip_ / span.groups;
+        head_ = args_.uniform ? args_.span_groups.divide(skip_) : skip_ / span.groups;
         at = skip_ - head_ * span.groups;
         skip_ = 0;
       }

@@ -14,7 +14,7 @@ namespace tilewise::sm80 {
 constexpr int kLeastShare = 4;
 
 template <typename C>
-__device__ __forceinline__ Span span_of(const SplitArgs& args, int entry, int chunks) {
+__host__ __device__ __forceinline__ Span span_of(const SplitArgs& args, int entry, int chunks) {
   const ForwardParams& p = args.params;
   Span s;
   s.chunk = 0;
@@ -93,11 +93,11 @@ template <typename C>
 __device__ __forceinline__ bool find_share(const SplitArgs& args, SplitShared<C>& shared) {
   const int heads = static_cast<int>(args.params.heads_kv);
   if (args.uniform) {
-    const int length = span_of<C>(args, 0, 0).groups * heads, total = length * args.entries;
-    const int begin = share_of(total) * static_cast<int>(blockIdx.x);
+    const int total = args.total, begin = share_of(total) * static_cast<int>(blockIdx.x);
     if (begin >= total) return false;
-    const int entry = begin / length;
-    if (threadIdx.x % 32 == 0) shared.found = {total, entry, begin - entry * length};  // all warps the same
+    const int entry = args.heads.divide(args.span_groups.divide(begin));
+    if (threadIdx.x % 32 == 0)  // by all warps the same
+      shared.found = {total, entry, begin - entry * args.span.groups * heads};
     __syncwarp();
     return true;
   }
