@@ -297,6 +297,8 @@ class Bench {
 
   Expected<std::unique_ptr<RivalCall>> bind(const RivalEntry& entry, const Problem& problem,
                                             const tune::ProblemData& data, int threads, BenchRow* row) {
+    if (is_quantized(static_cast<DType>(problem.dtype_k)))
+      return Status(Code::unsupported, "takes no k and v with scales as they lie here");
     if (!entry.rival) return Status(Code::unsupported, entry.absent);  // or foreign: timed afterwards
     if (problem.page_size > 0) return Status(Code::unsupported, "reads no pages");
     row->kernel = entry.rival->what();
@@ -410,6 +412,8 @@ void add_bench(CLI::App& parent, int* exit_status) {
   app->add_option("--device", o.device, "auto, cpu, cuda[:n], reference")->capture_default_str();
   app->add_option("--direction", o.directions, "forward, backward, decode")->delimiter(',');
   app->add_option("--dtype", o.dtypes, "f32, f16, bf16 and their other names")->delimiter(',');
+  app->add_option("--cache-dtype", o.cache_dtypes, "of k and v: same, i8 or f8e4m3; forward and decode")
+      ->delimiter(',');
   app->add_option("--batch", o.batch, "sequences")->delimiter(',');
   app->add_option("--heads", o.heads, "query heads")->delimiter(',');
   app->add_option("--heads-kv", o.heads_kv, "key heads (default: as many as query heads)")->delimiter(',');

@@ -134,7 +134,7 @@ TEST_F(Cuda, EachRowRunsAPlainProblem) {
       std::string refusals;
       for (int dim : {64, 128, 192, 256}) {
         const auto c = parse_case(cat("name=plain heads_q=2 seqlen_q=40 head_dim=", dim));
-        CaseData data(*c, kernel->dtype == DType::none ? DType::f32 : kernel->dtype, 1);
+        CaseData data(*c, dtype_for(*kernel), 1);
         data.set_forward_result(expect_forward(data.params(Direction::forward)));
         const RunResult result =
             run_kernel(shared_context(), kernel->name, data, direction, {1, Poison::nan, &*cuda_device()});

@@ -33,7 +33,7 @@ Expectation answer_of(CaseData& data, Direction direction) {
 }
 
 TEST(Threads, TheirNumberChangesNoBit) {
-  for (const char* line :
+  for (const std::string line :
        {kLine,
         "name=packed heads_q=2 head_dim=24 cu_seqlens_q=0,90,91,160 cu_seqlens_kv=0,200,201,300 "
         "causal=bottom-right window=50,-1 dtype=f32",
@@ -42,7 +42,7 @@ TEST(Threads, TheirNumberChangesNoBit) {
       for (const Kernel* kernel : kernels_of(direction)) {
         if (kernel->target == Target::reference) continue;
         SCOPED_TRACE(cat(kernel->name, " on ", line));
-        CaseData data = prepared(line, kernel->dtype);
+        CaseData data = prepared(line + words_for(*kernel), dtype_for(*kernel));
         const Expectation answer = answer_of(data, direction);
         LoggedContext logged(8);
         const RunResult first = run_kernel(logged, kernel->name, data, direction, {1, Poison::nan});

@@ -243,7 +243,8 @@ typedef struct tilewise_context_options {
   void* allocate_user;
   const char* kernel;      /* NULL, or the kernel that every plan must use */
   const char* tuning_text; /* NULL, or the content of a tuning file for this device */
-  int32_t check_data;      /* 1: look at lengths, offsets and ranges and refuse instead of clamping */
+  int32_t check_data;      /* 1: look at lengths, offsets, pages and ranges and refuse instead of clamping; those */
+                           /* of a device too, for which the call waits: not while a stream is captured */
   int32_t
       device_kind; /* what tilewise_plan_for_context plans for; 0 = the CPU. tilewise_attention takes the */
   int32_t device_index; /* device of its tensors, whatever stands here */
@@ -415,9 +416,17 @@ typedef struct tilewise_append {
 TILEWISE_API void tilewise_append_init(tilewise_append* append);
 /* Writes the rows and nothing else. Host tensors: refused, with the cache untouched, are a place that is not
  * there and two new rows with one place. Device tensors, in the order of `stream`: rows that would end
- * outside the cache are left out. */
+ * outside the cache are left out; a context with check_data looks first and refuses as on the host. */
 TILEWISE_API tilewise_code tilewise_cache_append(tilewise_context* context, const tilewise_append* append,
                                                  void* stream, tilewise_error* error);
+
+/* tilewise_cache_append, then tilewise_forward over the same cache: one call, in which nothing is written
+ * where either is refused. `tensors` count the new rows too, as kv_lengths of starts + lengths do. */
+TILEWISE_API tilewise_code tilewise_append_forward(tilewise_context* context, const tilewise_plan* plan,
+                                                   const tilewise_append* append,
+                                                   const tilewise_tensors* tensors,
+                                                   tilewise_workspace workspace, void* stream,
+                                                   tilewise_error* error);
 
 /* Exact rows of P (after softmax, before dropout), for looking: rows i32 [R], for every batch and head, into
  * weights f32 [B, Hq, R, Skv]. Host tensors; O(R * Skv) memory. Uses q, k and every mask and score tensor of

@@ -1,5 +1,7 @@
 // append: new rows of k and v into a cache, k turned by its position and both quantised on the way where
 // asked.
+#include "api/append.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -7,8 +9,8 @@
 
 #include "api/bind.h"
 #include "api/border.h"
-#include "api/context.h"
-#include "core/append.h"
+#include "api/device_values.h"
+#include "api/run.h"
 #include "core/element.h"
 #include "cuda/runtime.h"
 
@@ -265,6 +267,32 @@ void append_all(const AppendParams& a, Executor& executor) {
 }
 
 }  // namespace
+
+Status check_append(const tilewise_context& context, const tilewise_append& append, void* stream,
+                    AppendParams* params) {
+  const bool device = append.k.device_kind == TILEWISE_CUDA;
+  if (!device && append.k.device_kind != TILEWISE_CPU)
+    return wrong(cat("k has device kind ", append.k.device_kind, "; accepted: 0 (CPU), 1 (CUDA)"));
+  if (!device && stream) return wrong("stream is given for host tensors; accepted: NULL");
+  if (Status s = bind(append, params); !s.ok()) return s;
+  if (!device) return check_targets(*params);
+  if (!context.options.check_data) return {};  // clamped where they are read
+  const int index = append.k.device_index;
+  if (Status s = cuda::synchronize(index); !s.ok()) return s;
+  AppendParams seen = *params;
+  HostIndices host(
+      [&](void* to, const void* from, int64_t bytes) { return cuda::copy(index, to, from, bytes); });
+  if (Status s = host.fetch(seen); !s.ok()) return s;
+  return check_targets(seen);
+}
+
+Status run_append(const tilewise_context& context, const tilewise_append& append, const AppendParams& params,
+                  void* stream) {
+  if (append.k.device_kind == TILEWISE_CUDA) return cuda::append(append.k.device_index, stream, params);
+  append_all(params, *context.executor);
+  return {};
+}
+
 }  // namespace tilewise
 
 void tilewise_append_init(tilewise_append* append) {
@@ -279,16 +307,26 @@ tilewise_code tilewise_cache_append(tilewise_context* context, const tilewise_ap
   return guarded(error, [&]() -> Status {
     if (!context) return null_argument("context");
     if (!append) return null_argument("append");
-    const bool device = append->k.device_kind == TILEWISE_CUDA;
-    if (!device && append->k.device_kind != TILEWISE_CPU)
-      return {Code::invalid,
-              cat("k has device kind ", append->k.device_kind, "; accepted: 0 (CPU), 1 (CUDA)")};
-    if (!device && stream) return {Code::invalid, "stream is given for host tensors; accepted: NULL"};
-    AppendParams call;
-    if (Status s = bind(*append, &call); !s.ok()) return s;
-    if (device) return cuda::append(append->k.device_index, stream, call);  // clamps what it finds
-    if (Status s = check_targets(call); !s.ok()) return s;
-    append_all(call, *context->executor);
-    return {};
+    AppendParams params;
+    if (Status s = check_append(*context, *append, stream, &params); !s.ok()) return s;
+    return run_append(*context, *append, params, stream);
+  });
+}
+
+tilewise_code tilewise_append_forward(tilewise_context* context, const tilewise_plan* plan,
+                                      const tilewise_append* append, const tilewise_tensors* tensors,
+                                      tilewise_workspace workspace, void* stream, tilewise_error* error) {
+  using namespace tilewise;
+  return guarded(error, [&]() -> Status {
+    if (!context) return null_argument("context");
+    if (!plan) return null_argument("plan");
+    if (!append) return null_argument("append");
+    if (!tensors) return null_argument("tensors");
+    if (append->k.data != tensors->k.data || append->v.data != tensors->v.data)
+      return wrong("append writes another k or v than tensors hold; accepted: the cache that is read");
+    AppendParams params;
+    if (Status s = check_append(*context, *append, stream, &params); !s.ok()) return s;
+    return run_forward(*context, *plan, *tensors, workspace, stream,
+                       [&] { return run_append(*context, *append, params, stream); });
   });
 }

@@ -90,7 +90,7 @@ class RowForwardRun {
   };
 
   static Reading reading_of(const RowTensor& t, int64_t dim) {
-    if (dim % kStep != 0) return Reading::converted;
+    if (dim % kStep != 0 || t.dtype == DType::f8e4m3) return Reading::converted;
     if (t.dtype == DType::f32) return Reading::floats;
 #if HWY_TARGET == HWY_SCALAR
     return Reading::converted;
