@@ -36,13 +36,14 @@ namespace tilewise::sm80 {
 
 template <typename C>
 __global__ void __launch_bounds__(C::kThreads, 1) split_forward(const __grid_constant__ SplitArgs args) {
-  ptx::grid_wait();
+  if (!args.early) ptx::grid_wait();
   ptx::grid_release();
   extern __shared__ __align__(128) unsigned char s_memory[];
   SplitShared<C>& shared = *reinterpret_cast<SplitShared<C>*>(s_memory);
   if (!find_share(args, shared)) return;
 
   Loader<C> loader(args, shared);
+  ptx::grid_wait();
   const int warp = threadIdx.x / 32;
   const uint32_t stages = ptx::shared_address(shared.stage[warp][0]);
   uint32_t stage = 0;

@@ -51,6 +51,7 @@ struct SplitArgs {
   float* parts = nullptr;        // SplitPart after SplitPart
   // Where no length is the device's, every entry is this one but for its batch: what blocks else find out themselves.
   bool uniform = false;
+  bool early = false;  // and nothing of global memory is read before the first key
   Span span = {};
   int32_t total = 0;  // groups of all units
   FastDivide span_groups, heads;

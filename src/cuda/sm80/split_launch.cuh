@@ -38,6 +38,7 @@ SplitArgs split_args(const ForwardParams& p, const cuda::Call& call) {
     args.span = span_of<C>(args, 0, 0);
     args.span_groups = FastDivide::by(args.span.groups);
     args.heads = FastDivide::by(p.heads_kv);
+    args.early = p.page_size == 0 && !p.cache_batch_idx.data;
     args.total = static_cast<int32_t>(p.batch * p.heads_kv) * args.span.groups;
   }
   return args;
