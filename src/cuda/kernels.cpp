@@ -101,8 +101,7 @@ constexpr Kernel reading(DType stored, Kernel kernel) {
 #define CUDA_SPLIT(name, arch, type, dim, dim_v, m, n, ...) \
   row(#name, Op::forward, Form::split, Target::arch, DType::type, m, n, name##_facts),
 #define CUDA_SPLIT_STORED(name, arch, type, stored, dim, dim_v, m, n, ...) \
-  reading(DType::stored,                                                   \
-          row(#name, Op::forward, Form::split, Target::arch, DType::type, m, n, name##_facts)),
+  reading(DType::stored, row(#name, Op::forward, Form::split, Target::arch, DType::type, m, n, name##_facts)),
 #define CUDA_BACKWARD(name, arch, type, dim, dim_v, m, n, ...) \
   row(#name, Op::backward, Form::fused, Target::arch, DType::type, m, n, name##_facts),
 constexpr Kernel kRows[] = {

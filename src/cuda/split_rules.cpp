@@ -29,7 +29,8 @@ std::string split_refuses(const Kernel& kernel, const Problem& p, const DeviceIn
                        (static_cast<double>(p.seqlen_kv) / kSplitGroup + 2.0);
   if (std::max({rows, entries, steps, static_cast<double>(p.num_pages)}) > kSplitMostRows)
     return cat(
-        "takes up to 2^30 rows of a group of heads, tiles of them, groups of 16 keys of these and pages; given ",
+        "takes up to 2^30 rows of a group of heads, tiles of them, groups of 16 keys of these and pages; "
+        "given ",
         rows, ", ", entries, ", ", steps, " and ", p.num_pages);
   return {};
 }

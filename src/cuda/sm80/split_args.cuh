@@ -49,7 +49,8 @@ struct SplitArgs {
   float scale_log2 = 0.0f, softcap_log2 = 0.0f, inverse_cap = 0.0f;
   uint32_t* counters = nullptr;  // a byte each, zero
   float* parts = nullptr;        // SplitPart after SplitPart
-  // Where no length is the device's, every entry is this one but for its batch: what blocks else find out themselves.
+  // Where no length is the device's, every entry is this one but for its batch: what blocks else find out
+  // themselves.
   bool uniform = false;
   bool early = false;  // and nothing of global memory is read before the first key
   Span span = {};
@@ -63,14 +64,15 @@ template <typename Element_, int kDim_, int kWarps_, int kStages_, typename Stor
 struct SplitConfig {
   using Element = Element_;
   using Stored = Stored_;
-  // One byte an element and a scale: K and V become fp16 between shared memory and the products, which is exact.
+  // One byte an element and a scale: K and V become fp16 between shared memory and the products, which is
+  // exact.
   static constexpr bool kQuantized = sizeof(Stored) == 1;
   using Product = std::conditional_t<kQuantized, __half, Element>;
   static constexpr int kDim = kDim_, kWarps = kWarps_, kStages = kStages_, kThreads = 32 * kWarps;
   static constexpr int kRows = cuda::kSplitRows, kKeys = cuda::kSplitGroup, kTileKeys = kKeys * kWarps;
   static constexpr int kRowBytes = kDim * sizeof(Stored);
   static constexpr int kHalfBytes = kKeys * kRowBytes, kStageBytes = 2 * kHalfBytes;  // K, then V
-  static constexpr int kPitch = kDim + 4;                                            // of `merge`, in floats
+  static constexpr int kPitch = kDim + 4;                                             // of `merge`, in floats
   static constexpr int kColumns = kDim / 32;  // of a lane, of a row, side by side
   static_assert(kDim <= 128, "wider heads leave no registers for Q");
 };

@@ -51,8 +51,8 @@ __device__ __forceinline__ void write_part(const Part<C>& part, int r, float top
   }
 }
 
-// Row r from `count` parts, by a warp, in ascending order; at(n) is the n-th. Weights are found by the lanes, a part
-// each, while the first parts are on their way.
+// Row r from `count` parts, by a warp, in ascending order; at(n) is the n-th. Weights are found by the lanes,
+// a part each, while the first parts are on their way.
 template <typename C, typename At>
 __device__ __forceinline__ void join_row(const SplitArgs& args, const Unit& u, int r, int count,
                                          const At& at) {
@@ -115,9 +115,10 @@ __device__ __forceinline__ void finish_unit(const SplitArgs& args, SplitShared<C
   const bool begun = piece.at > 0, cut = begun || piece.count < s.groups;
   int64_t index = 2 * static_cast<int64_t>(blockIdx.x) + (begun ? 0 : 1);
   if (args.chunks)
-    index = ((static_cast<int64_t>(s.band.batch) * args.q_tiles + s.q_tile) * args.params.heads_kv + piece.head) *
-                args.chunks +
-            s.chunk;
+    index =
+        ((static_cast<int64_t>(s.band.batch) * args.q_tiles + s.q_tile) * args.params.heads_kv + piece.head) *
+            args.chunks +
+        s.chunk;
   const Part<C> part(args, index);
 
   products.finish();

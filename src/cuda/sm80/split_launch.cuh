@@ -32,8 +32,9 @@ SplitArgs split_args(const ForwardParams& p, const cuda::Call& call) {
   }
   args.counters = static_cast<uint32_t*>(call.control);
   args.parts = static_cast<float*>(call.scratch);
-  args.uniform = args.q_tiles == 1 && args.chunks == 0 && args.entries > 0 && !p.q_lengths.data && !p.kv_lengths.data &&
-                 !p.kv_starts.data && !p.cu_seqlens_q.data && !p.cu_seqlens_kv.data && !p.q_offset.data;
+  args.uniform = args.q_tiles == 1 && args.chunks == 0 && args.entries > 0 && !p.q_lengths.data &&
+                 !p.kv_lengths.data && !p.kv_starts.data && !p.cu_seqlens_q.data && !p.cu_seqlens_kv.data &&
+                 !p.q_offset.data;
   if (args.uniform) {
     args.span = span_of<C>(args, 0, 0);
     args.span_groups = FastDivide::by(args.span.groups);
@@ -50,7 +51,8 @@ cudaError_t launch_split(const SplitArgs& args, int blocks, cudaStream_t stream)
       cuda::launch_early(split_forward<C>, blocks, C::kThreads, sizeof(SplitShared<C>), stream, args);
   if (error != cudaSuccess || args.chunks == 0) return error;
   const int64_t units = int64_t{args.entries} / args.chunks * args.params.heads_kv;
-  return cuda::launch_early(split_join<C>, std::min<int64_t>(units, 1 << 20), C::kThreads, 0, stream, args, units);
+  return cuda::launch_early(split_join<C>, std::min<int64_t>(units, 1 << 20), C::kThreads, 0, stream, args,
+                            units);
 }
 
 // Whether the device gives a block that much.

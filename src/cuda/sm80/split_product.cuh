@@ -1,7 +1,8 @@
 // The two products of a warp and the softmax between them, 16 rows by 16 keys a step.
 //
-// Quantised K and V are widened to fp16 on their way to the products. Q is divided by a power of 2 for each row so that
-// it fits fp16, and O is counted in a power of 2 that is at least every scale of V so far, so that P does.
+// Quantised K and V are widened to fp16 on their way to the products. Q is divided by a power of 2 for each
+// row so that it fits fp16, and O is counted in a power of 2 that is at least every scale of V so far, so
+// that P does.
 #ifndef TILEWISE_CUDA_SM80_SPLIT_PRODUCT_H_
 #define TILEWISE_CUDA_SM80_SPLIT_PRODUCT_H_
 
@@ -136,9 +137,10 @@ struct Products {
     return __uint_as_float(min((__float_as_uint(x) & 0x7f800000u) + 0x00800000u, 0x7f800000u));
   }
 
-  // Rows of Q, a warp each, in fp16 and in the order in which K is widened: of 16 columns 4 q + (0, 1) where a product
-  // takes 2 q + (0, 1), and 4 q + (2, 3) where it takes 2 q + (8, 9).
-  __device__ __forceinline__ void widen_q(const SplitArgs& args, SplitShared<C>& shared, const Unit& u) const {
+  // Rows of Q, a warp each, in fp16 and in the order in which K is widened: of 16 columns 4 q + (0, 1) where
+  // a product takes 2 q + (0, 1), and 4 q + (2, 3) where it takes 2 q + (8, 9).
+  __device__ __forceinline__ void widen_q(const SplitArgs& args, SplitShared<C>& shared,
+                                          const Unit& u) const {
     static_assert(C::kDim == 128, "four columns a lane");
     const ForwardParams& p = args.params;
     const int lane = threadIdx.x % 32, dim = static_cast<int>(p.head_dim);
@@ -162,7 +164,8 @@ struct Products {
       if (lane == 0) shared.q_unit[row] = of_row;
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        *reinterpret_cast<uint32_t*>(shared.q + Tile::chunk_offset(row, lane / 4 * 2 + half) + 4 * (lane % 4)) =
+        *reinterpret_cast<uint32_t*>(shared.q + Tile::chunk_offset(row, lane / 4 * 2 + half) +
+                                     4 * (lane % 4)) =
             ptx::pack<T>(x[2 * half] * inverse, x[2 * half + 1] * inverse);
     }
   }
@@ -231,7 +234,8 @@ struct Products {
   }
 
   // Weights to what V's elements are multiplied by, in units of O, which rise where a scale is larger.
-  __device__ __forceinline__ void scale_weights(const SplitArgs& args, float (&weight)[8], const float* s_scale) {
+  __device__ __forceinline__ void scale_weights(const SplitArgs& args, float (&weight)[8],
+                                                const float* s_scale) {
     const int lane = threadIdx.x % 32;
     float scale[4];
 #pragma unroll

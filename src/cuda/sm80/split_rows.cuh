@@ -67,7 +67,8 @@ __device__ __noinline__ void exact_row(const ForwardParams& p, int batch, int he
       for (int i = 0; i < 32 && base + i < last; ++i) {
         const float of_key = __shfl_sync(~0u, weight, i);
         if (__float_as_uint(of_key) == 0x80000000u || column >= p.head_dim_v) continue;
-        const float value = static_cast<float>(row_of(p.v, base + i)[column]) * scale_of(p.v_scales, base + i);
+        const float value =
+            static_cast<float>(row_of(p.v, base + i)[column]) * scale_of(p.v_scales, base + i);
         o += seen_weight(of_key, value) * value;
       }
     }
@@ -102,7 +103,8 @@ __device__ __forceinline__ void write_row(const SplitArgs& args, const Unit& u, 
   float probe = sum * 0.0f;
 #pragma unroll
   for (int i = 0; i < C::kColumns; ++i) probe += r_o[i] * 0.0f;
-  if (__any_sync(~0u, probe != 0.0f) && real) return exact_row<T, typename C::Stored>(p, u.w.batch, head, u.kv_head, query);
+  if (__any_sync(~0u, probe != 0.0f) && real)
+    return exact_row<T, typename C::Stored>(p, u.w.batch, head, u.kv_head, query);
   const bool sees = real && sum != 0.0f;
   const float sink = p.sinks && real ? p.sinks[head * p.sinks_stride] : kNegativeInfinity;
   // The sink is one more weight; the larger of the two maxima is the common one.

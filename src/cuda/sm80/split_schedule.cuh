@@ -10,7 +10,8 @@
 
 namespace tilewise::sm80 {
 
-// Groups of the shortest piece that a block is started for: fewer would end in more parts to join than they save.
+// Groups of the shortest piece that a block is started for: fewer would end in more parts to join than they
+// save.
 constexpr int kLeastShare = 4;
 
 template <typename C>

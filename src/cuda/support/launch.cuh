@@ -17,14 +17,14 @@ inline bool has_early_launch() {
   int device = 0, major = 0, minor = 0;
   return cudaGetDevice(&device) == cudaSuccess &&
          cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess && major == 9 &&
-         minor == 0;
+         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess &&
+         major == 9 && minor == 0;
 }
 
 // Launches a kernel that begins with ptx::grid_wait(): its blocks may start while the kernel before it ends.
 template <typename... Params, typename... Args>
-cudaError_t launch_early(void (*kernel)(Params...), int64_t blocks, int threads, size_t bytes, cudaStream_t stream,
-                         const Args&... args) {
+cudaError_t launch_early(void (*kernel)(Params...), int64_t blocks, int threads, size_t bytes,
+                         cudaStream_t stream, const Args&... args) {
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;

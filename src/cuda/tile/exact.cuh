@@ -18,7 +18,8 @@ __device__ __forceinline__ const T* row_of_tensor(const RowTensor& t, int batch,
 
 // The score of one query and one key, without what is added to it; `k_scale` of a quantised key.
 template <typename T, typename K>
-__device__ __forceinline__ float exact_score(const ForwardParams& p, const T* g_q, const K* g_k, float k_scale = 1.0f) {
+__device__ __forceinline__ float exact_score(const ForwardParams& p, const T* g_q, const K* g_k,
+                                             float k_scale = 1.0f) {
   float s = 0.0f;
 #pragma unroll 1
   for (int i = 0; i < p.head_dim; ++i) s += static_cast<float>(g_q[i]) * static_cast<float>(g_k[i]);

@@ -25,7 +25,8 @@ struct SequenceBand {
   __host__ __device__ __forceinline__ int lo(int i) const { return max(kv_first, i + lo_shift); }
   __host__ __device__ __forceinline__ int hi(int i) const { return min(kv_last, i + hi_shift); }
 
-  __host__ __device__ __forceinline__ void take(const ForwardParams& p, const Sequence& s, int batch_of, int head_of) {
+  __host__ __device__ __forceinline__ void take(const ForwardParams& p, const Sequence& s, int batch_of,
+                                                int head_of) {
     batch = batch_of;
     head = head_of;
     q_begin = static_cast<int32_t>(s.q_begin);
