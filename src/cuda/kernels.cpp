@@ -91,10 +91,17 @@ constexpr Kernel row(const char* name, Op op, Form form, Target target, DType dt
           .facts = &facts};
 }
 
+constexpr Kernel reading(DType stored, Kernel kernel) {
+  kernel.dtype_kv = stored;
+  return kernel;
+}
+
 #define CUDA_FORWARD(name, arch, type, dim, dim_v, m, n, ...) \
   row(#name, Op::forward, Form::fused, Target::arch, DType::type, m, n, name##_facts),
 #define CUDA_SPLIT(name, arch, type, dim, dim_v, m, n, ...) \
   row(#name, Op::forward, Form::split, Target::arch, DType::type, m, n, name##_facts),
+#define CUDA_SPLIT_STORED(name, arch, type, stored, dim, dim_v, m, n, ...) \
+  reading(DType::stored, row(#name, Op::forward, Form::split, Target::arch, DType::type, m, n, name##_facts)),
 #define CUDA_BACKWARD(name, arch, type, dim, dim_v, m, n, ...) \
   row(#name, Op::backward, Form::fused, Target::arch, DType::type, m, n, name##_facts),
 constexpr Kernel kRows[] = {
