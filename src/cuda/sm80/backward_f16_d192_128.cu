@@ -1,0 +1,13 @@
+#include "cuda/sm80/backward_launch.cuh"
+
+namespace tilewise::sm80 {
+
+using T = __half;
+using Simple = BackwardKernels<KeyConfig<T, 192, 128, 1, 32, 32, 2, false, 2>,
+                               QueryConfig<T, 192, 128, 1, 32, 2, false, 2>>;
+using General = BackwardKernels<KeyConfig<T, 192, 128, 1, 32, 32, 2, true, 2>,
+                                QueryConfig<T, 192, 128, 1, 32, 2, true, 2>>;
+
+}  // namespace tilewise::sm80
+
+TILEWISE_SM80_BACKWARD(backward_sm80_f16_d192_128_32x64_simple, backward_sm80_f16_d192_128_32x64_general)

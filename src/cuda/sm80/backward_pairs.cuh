@@ -1,0 +1,147 @@
+// What the score class general does with a fragment of raw products, in either kernel of the backward: which
+// pairs are seen, P with the softcap's derivative in it, what V is weighted by, and dS.
+//
+// Each thread keeps one bit a pair: seen, and kept by dropout. Nothing outside a tensor is read: where a tile
+// is not full, pairs are asked one by one. Scores are in natural units, where a bias may be so large that its
+// exponent of 2 is not finite.
+#ifndef TILEWISE_CUDA_SM80_BACKWARD_PAIRS_H_
+#define TILEWISE_CUDA_SM80_BACKWARD_PAIRS_H_
+
+#include "cuda/ptx/math.cuh"
+#include "cuda/sm80/backward_config.cuh"
+#include "cuda/tile/pairs.cuh"
+#include "cuda/tile/score.cuh"
+
+namespace tilewise::sm80 {
+
+// A row whose lse is -inf sees nothing: it is taken as one whose weights are all 0.
+__device__ __forceinline__ float lse_or_far(float lse) { return lse == kNegativeInfinity ? -lse : lse; }
+
+// Where the elements of a thread lie. Rows of the fragment are queries; the other way round, keys.
+struct ByQueries {
+  int query, key;  // of element 0
+  static constexpr int query_step(int i) { return 8 * (i / 2 % 2); }
+  static constexpr int key_step(int i) { return tile::fragment_column(i); }
+};
+struct ByKeys {
+  int query, key;
+  static constexpr int query_step(int i) { return tile::fragment_column(i); }
+  static constexpr int key_step(int i) { return 8 * (i / 2 % 2); }
+};
+
+// Rows: of an element i, what its query has: lo(i), hi(i), lse(i), delta(i), dropout(i).
+template <typename Place, typename Rows, int kCount>
+struct GeneralFragment {
+  static_assert(kCount <= 32);
+  const BackwardParams& p;
+  const tile::SequenceBand& w;
+  const Rows& rows;
+  const int head;  // of queries
+  const Place at;
+  uint32_t seen = ~0u, kept = ~0u;
+
+  // Raw products to x, P times the softcap's derivative; `weights`: what V is weighted by. Full: the interval
+  // of every query holds every key of the tile. Mixed: segments tell its pairs apart.
+  __device__ __forceinline__ void weigh(float (&x)[kCount], float (&weights)[kCount], bool full, bool mixed,
+                                        float dropout_scale) {
+    look(full, mixed);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      x[i] *= p.scale;
+      weights[i] = 1.0f;  // the derivative, for now
+    }
+    if (p.softcap > 0.0f) {
+      const float inverse = 1.0f / p.softcap;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const float t = tile::tanh_branchless(x[i] * inverse);
+        x[i] = p.softcap * t;
+        weights[i] = fmaf(-t, t, 1.0f);
+      }
+    }
+    if (p.bias.data) add_bias(x);
+    if (const float slope = p.alibi_slope(w.batch, head); slope != 0.0f) {
+      const int distance = at.query + w.q_offset - at.key;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i)
+        x[i] -= slope *
+                (fabsf(static_cast<float>(distance + Place::query_step(i) - Place::key_step(i))) + w.beyond);
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float weight = seen >> i & 1 ? ptx::exp2_approx((x[i] - rows.lse(i)) * kLog2E) : 0.0f;
+      x[i] = weight * weights[i];
+      weights[i] = weight;
+    }
+    if (p.dropout_threshold) drop(weights, dropout_scale);
+  }
+
+  // x to dS.
+  __device__ __forceinline__ void score_gradients(float (&x)[kCount], const float (&dp)[kCount],
+                                                  float dropout_scale) const {
+    if (p.dropout_threshold) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const float of_value = kept >> i & 1 ? dp[i] * dropout_scale : 0.0f;
+        x[i] = seen >> i & 1 ? x[i] * (of_value - rows.delta(i)) : 0.0f;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) x[i] = seen >> i & 1 ? x[i] * (dp[i] - rows.delta(i)) : 0.0f;
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void look(bool full, bool mixed) {
+    if (!full || mixed) {
+      seen = 0;
+#pragma unroll 4
+      for (int i = 0; i < kCount; ++i) {
+        const int key = at.key + Place::key_step(i), query = at.query + Place::query_step(i);
+        if (key < rows.lo(i) || key >= rows.hi(i)) continue;
+        if (pair_allowed(p, w.batch, head, w.q_begin, w.kv_begin, query, key)) seen |= 1u << i;
+      }
+    } else if (p.mask.data) {
+      seen = 0;
+      const int64_t first = place_in(p.mask);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const int64_t bit = first + step_in(p.mask, i);
+        const auto* g_bytes = static_cast<const uint8_t*>(p.mask.data);
+        const uint32_t found = p.mask.dtype == DType::bit ? g_bytes[bit >> 3] >> (bit & 7) & 1 : g_bytes[bit];
+        if (found) seen |= 1u << i;
+      }
+    }
+  }
+
+  __device__ __forceinline__ int64_t place_in(const ScoreTensor& t) const {
+    return w.batch * t.batch_stride + head * t.head_stride + at.query * t.row_stride + at.key * t.key_stride;
+  }
+  static __device__ __forceinline__ int64_t step_in(const ScoreTensor& t, int i) {
+    return Place::query_step(i) * t.row_stride + Place::key_step(i) * t.key_stride;
+  }
+
+  // -inf hides as a mask does.
+  __device__ __forceinline__ void add_bias(float (&x)[kCount]) {
+    const int64_t first = place_in(p.bias);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (!(seen >> i & 1)) continue;
+      const float bias = cuda::load(p.bias.data, p.bias.dtype, first + step_in(p.bias, i));
+      x[i] += bias;
+      if (bias == kNegativeInfinity) seen &= ~(1u << i);
+    }
+  }
+
+  __device__ __forceinline__ void drop(float (&weights)[kCount], float dropout_scale) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (!dropout_keep(rows.dropout(i), at.key + Place::key_step(i), p.dropout_threshold))
+        kept &= ~(1u << i);
+      weights[i] = kept >> i & 1 ? weights[i] * dropout_scale : 0.0f;
+    }
+  }
+};
+
+}  // namespace tilewise::sm80
+#endif  // TILEWISE_CUDA_SM80_BACKWARD_PAIRS_H_
