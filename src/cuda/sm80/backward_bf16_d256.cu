@@ -7,6 +7,7 @@ using Simple = BackwardKernels<KeyConfig<T, 256, 256, 1, 32, 32, 1, false, 2, tr
                                QueryConfig<T, 256, 256, 1, 32, 1, false, 2>>;
 using General = BackwardKernels<KeyConfig<T, 256, 256, 1, 32, 32, 1, true, 2, true>,
                                 QueryConfig<T, 256, 256, 1, 32, 1, true, 2>>;
+using Bias = QueryConfig<T, 256, 256, 1, 32, 1, true, 2>;
 
 }  // namespace tilewise::sm80
 

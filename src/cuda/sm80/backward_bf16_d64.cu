@@ -7,6 +7,7 @@ using Simple =
     BackwardKernels<KeyConfig<T, 64, 64, 2, 64, 32, 2, false, 2>, QueryConfig<T, 64, 64, 2, 64, 2, false, 2>>;
 using General =
     BackwardKernels<KeyConfig<T, 64, 64, 1, 64, 32, 2, true, 3>, QueryConfig<T, 64, 64, 1, 32, 2, true, 3>>;
+using Bias = QueryConfig<T, 64, 64, 1, 32, 1, true, 3>;
 
 }  // namespace tilewise::sm80
 

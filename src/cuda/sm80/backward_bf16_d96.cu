@@ -7,6 +7,7 @@ using Simple =
     BackwardKernels<KeyConfig<T, 96, 96, 1, 64, 64, 2, false, 2>, QueryConfig<T, 96, 96, 2, 32, 2, false, 2>>;
 using General =
     BackwardKernels<KeyConfig<T, 96, 96, 1, 32, 32, 2, true, 2>, QueryConfig<T, 96, 96, 1, 32, 2, true, 2>>;
+using Bias = QueryConfig<T, 96, 96, 1, 64, 1, true, 2>;
 
 }  // namespace tilewise::sm80
 

@@ -188,7 +188,8 @@ struct BackwardKeys {
       uint32_t r_p[C::kChunk / 16][1][4];
       {
         float weights[kScores];
-        pairs.weigh(r_s[0], weights, full && !args.params.kv_ranges.data, at.mixed, args.dropout_scale);
+        pairs.template weigh<GradientOf::product>(r_s[0], weights, full && !args.params.kv_ranges.data,
+                                                  at.mixed, args.dropout_scale);
         round(r_p, weights);
       }
       if (wants_dv()) {

@@ -4,7 +4,10 @@
 #ifndef TILEWISE_CUDA_SM80_BACKWARD_LAUNCH_H_
 #define TILEWISE_CUDA_SM80_BACKWARD_LAUNCH_H_
 
+#include <algorithm>
+
 #include "cuda/simt/backward_parts.h"
+#include "cuda/sm80/backward_bias.cuh"
 #include "cuda/sm80/backward_keys.cuh"
 #include "cuda/sm80/backward_queries.cuh"
 #include "cuda/support/launch.cuh"
@@ -65,6 +68,20 @@ cudaError_t launch_queries(BackwardArgs args, cudaStream_t stream) {
                              stream, args);
 }
 
+template <typename C>
+cudaError_t launch_bias(const BackwardArgs& args, cudaStream_t stream) {
+  static_assert(sizeof(QueryShared<C>) <= kMostShared);
+  constexpr int64_t kMostBlocks = int64_t{1} << 30;
+  const int64_t* shape = args.params.bias_shape;
+  const int64_t row_tiles = (shape[2] + C::kTileM - 1) / C::kTileM,
+                key_tiles = (shape[3] + C::kTileN - 1) / C::kTileN;
+  const int64_t total = shape[0] * shape[1] * row_tiles * key_tiles;
+  if (total == 0) return cudaSuccess;
+  return cuda::launch_shared(backward_bias<C>, std::min(total, kMostBlocks), C::kThreads,
+                             sizeof(QueryShared<C>), stream, args, static_cast<int>(row_tiles),
+                             static_cast<int>(key_tiles), total);
+}
+
 template <typename Keys, typename Queries>
 struct BackwardKernels {
   static cudaError_t launch(const BackwardArgs& args, cudaStream_t stream) {
@@ -80,20 +97,21 @@ struct BackwardKernels {
 
 // A row of the table. Plain scores take the kernels of its class; softcap and ALiBi cost registers: the
 // general ones have the code for them.
-template <typename Plain, typename General>
+template <typename Plain, typename General, typename Bias>
 struct BackwardRow {
   static cudaError_t prepare() {
-    const cudaError_t error = Plain::prepare();
-    return error == cudaSuccess ? General::prepare() : error;
+    cudaError_t error = Plain::prepare();
+    if (error == cudaSuccess) error = General::prepare();
+    return error == cudaSuccess ? cuda::allow_shared(backward_bias<Bias>, sizeof(QueryShared<Bias>)) : error;
   }
-  // D, then the gradients; what is not of their tiles is made by the plain kernels.
+  // D, then the gradients. D and dsinks are made by the plain row's kernels.
   static cudaError_t launch(const BackwardParams& p, const cuda::Call& call) {
     const BackwardArgs args = make_backward_args(p, cuda::simt::delta_in(call.scratch, p));
     cudaError_t error = cuda::simt::launch_delta(p, args.params.delta, call.stream);
     if (error != cudaSuccess) return error;
     const bool shaped = p.softcap > 0.0f || p.alibi_slopes != nullptr;
     error = shaped ? General::launch(args, call.stream) : Plain::launch(args, call.stream);
-    if (error == cudaSuccess && p.dbias.data) error = cuda::simt::launch_bias(args.params, call.stream);
+    if (error == cudaSuccess && p.dbias.data) error = launch_bias<Bias>(args, call.stream);
     if (error == cudaSuccess && p.dsinks) error = cuda::simt::launch_sinks(args.params, call.stream);
     return error;
   }
@@ -114,10 +132,10 @@ inline const char* backward_refuses(const BackwardParams& p) {
 // Gives a unit's kernels the name of a row (cuda/units.h).
 #define TILEWISE_SM80_BACKWARD_ROW(name, Plain)                                             \
   cudaError_t name(const BackwardParams& p, const Call& call) {                             \
-    return sm80::BackwardRow<sm80::Plain, sm80::General>::launch(p, call);                  \
+    return sm80::BackwardRow<sm80::Plain, sm80::General, sm80::Bias>::launch(p, call);      \
   }                                                                                         \
   cudaError_t name##_prepare(const tilewise_problem&) {                                     \
-    return sm80::BackwardRow<sm80::Plain, sm80::General>::prepare();                        \
+    return sm80::BackwardRow<sm80::Plain, sm80::General, sm80::Bias>::prepare();            \
   }                                                                                         \
   const char* name##_refuses(const BackwardParams& p) { return sm80::backward_refuses(p); } \
   const char* name##_cannot(const tilewise_problem&) { return nullptr; }                    \

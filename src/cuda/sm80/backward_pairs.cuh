@@ -29,6 +29,9 @@ struct ByKeys {
   static constexpr int key_step(int i) { return 8 * (i / 2 % 2); }
 };
 
+// What dS is taken for: with the softcap's derivative, or of the score that the bias is added to.
+enum class GradientOf { product, bias };
+
 // Rows: of an element i, what its query has: lo(i), hi(i), lse(i), delta(i), dropout(i).
 template <typename Place, typename Rows, int kCount>
 struct GeneralFragment {
@@ -40,8 +43,9 @@ struct GeneralFragment {
   const Place at;
   uint32_t seen = ~0u, kept = ~0u;
 
-  // Raw products to x, P times the softcap's derivative; `weights`: what V is weighted by. Full: the interval
-  // of every query holds every key of the tile. Mixed: segments tell its pairs apart.
+  // Raw products to x, P or P times the softcap's derivative; `weights`: what V is weighted by. Full: the
+  // interval of every query holds every key of the tile. Mixed: segments tell its pairs apart.
+  template <GradientOf kOf>
   __device__ __forceinline__ void weigh(float (&x)[kCount], float (&weights)[kCount], bool full, bool mixed,
                                         float dropout_scale) {
     look(full, mixed);
@@ -70,7 +74,7 @@ struct GeneralFragment {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const float weight = seen >> i & 1 ? ptx::exp2_approx((x[i] - rows.lse(i)) * kLog2E) : 0.0f;
-      x[i] = weight * weights[i];
+      x[i] = kOf == GradientOf::product ? weight * weights[i] : weight;
       weights[i] = weight;
     }
     if (p.dropout_threshold) drop(weights, dropout_scale);

@@ -80,6 +80,9 @@ struct BackwardQueries {
 
   __device__ __forceinline__ BackwardQueries(const BackwardArgs& a, QueryShared<C>& s) : args(a), shared(s) {}
 
+  static __device__ __forceinline__ int lane_now() { return ptx::thread_afresh() % 32; }
+  static __device__ __forceinline__ int warp_row_now() { return ptx::thread_afresh() / 32 * 16 * kFragments; }
+
   // Work is in shared memory.
   __device__ __forceinline__ void run() {
     if constexpr (C::kGeneral) {
@@ -95,10 +98,47 @@ struct BackwardQueries {
     write();
   }
 
+  // What the work's rows have, and Q and dO on their way.
+  __device__ __forceinline__ void begin_rows() {
+    rows.read(args.params, work(), work().row + warp_row_now() + lane_now() / 4);
+    load_queries();
+  }
+  // dS of a tile of keys.
+  template <GradientOf kOf>
+  __device__ __forceinline__ void general_gradients(float (&r_ds)[1][kScores],
+                                                    const FragmentQueries<C>& of_rows, Found at, int stage) {
+    static_assert(kFragments == 1);
+    multiply<C::kDim, typename C::QTile, typename C::KTile>(r_ds, shared.q, shared.k[stage]);
+    const int lane = lane_now();
+    GeneralFragment<ByQueries, FragmentQueries<C>, kScores> pairs{
+        args.params, work(), of_rows, work().head,
+        ByQueries{work().row + warp_row_now() + lane / 4, at.tile * C::kTileN + 2 * (lane % 4)}};
+    {
+      float weights[kScores];  // of V: not needed
+      // Full is said of the rows that exist.
+      const bool full = work().is_full(at.tile) && work().row + C::kTileM <= work().len_q;
+      pairs.template weigh<kOf>(r_ds[0], weights, full, at.mixed, args.dropout_scale);
+    }
+    float r_dp[1][kScores];
+    multiply<C::kDimV, typename C::OTile, typename C::VTile>(r_dp, shared.dout, shared.v[stage]);
+    pairs.score_gradients(r_ds[0], r_dp[0], args.dropout_scale);
+  }
+  __device__ __forceinline__ void load_keys(int at, int stage) {
+    const BackwardParams& p = args.params;
+    const tile::Work& w = work();
+    const int key = at * C::kTileN, first = w.see_first - key, last = w.see_last - key;
+    const int kv_head = w.head / args.queries_per_key_head;
+    load_tile<T, C::kTileN, C::kDim, C::kThreads>(
+        shared.k[stage], static_cast<const T*>(p.k.data) + p.k.at(w.batch, w.kv_begin + key, kv_head),
+        p.k.row_stride, first, last, static_cast<int>(p.head_dim), args.wide_k);
+    load_tile<T, C::kTileN, C::kDimV, C::kThreads>(
+        shared.v[stage], static_cast<const T*>(p.v.data) + p.v.at(w.batch, w.kv_begin + key, kv_head),
+        p.v.row_stride, first, last, static_cast<int>(p.head_dim_v), args.wide_v);
+    ptx::cp_async_commit();
+  }
+
  private:
   __device__ __forceinline__ const tile::Work& work() const { return shared.work; }
-  static __device__ __forceinline__ int lane_now() { return ptx::thread_afresh() % 32; }
-  static __device__ __forceinline__ int warp_row_now() { return ptx::thread_afresh() / 32 * 16 * kFragments; }
 
   // Careful: keys that no row sees are cleared.
   __device__ __forceinline__ void walk(bool careful) {
@@ -108,9 +148,8 @@ struct BackwardQueries {
       for (int i = 0; i < C::kDim / 2; ++i) r_dq[f][i] = 0.0f;
     }
     const tile::Work& w = work();
-    rows.read(args.params, w, w.row + warp_row_now() + lane_now() / 4);
     if (w.tile_first >= w.tile_last) return;
-    load_queries();
+    begin_rows();
     if constexpr (C::kGeneral) {
       const FragmentQueries<C> of_rows(args.params, rows, shared, warp_row_now() + lane_now() / 4);
       walk_tiles(careful, [&](Found at, int stage) { general_step(of_rows, at, stage); });
@@ -178,22 +217,9 @@ struct BackwardQueries {
   }
 
   __device__ __forceinline__ void general_step(const FragmentQueries<C>& of_rows, Found at, int stage) {
-    static_assert(kFragments == 1 || !C::kGeneral);
-    float r_s[1][kScores], r_dp[1][kScores];
-    multiply<C::kDim, typename C::QTile, typename C::KTile>(r_s, shared.q, shared.k[stage]);
-    const int lane = lane_now();
-    GeneralFragment<ByQueries, FragmentQueries<C>, kScores> pairs{
-        args.params, work(), of_rows, work().head,
-        ByQueries{work().row + warp_row_now() + lane / 4, at.tile * C::kTileN + 2 * (lane % 4)}};
-    {
-      float weights[kScores];  // of V: not needed
-      // Full is said of the rows that exist.
-      const bool full = work().is_full(at.tile) && work().row + C::kTileM <= work().len_q;
-      pairs.weigh(r_s[0], weights, full, at.mixed, args.dropout_scale);
-    }
-    multiply<C::kDimV, typename C::OTile, typename C::VTile>(r_dp, shared.dout, shared.v[stage]);
-    pairs.score_gradients(r_s[0], r_dp[0], args.dropout_scale);
-    add(r_s, stage);
+    float r_ds[1][kScores];
+    general_gradients<GradientOf::product>(r_ds, of_rows, at, stage);
+    add(r_ds, stage);
   }
 
   // R = A B^T, rows of the warp and keys of the tile.
@@ -233,19 +259,6 @@ struct BackwardQueries {
     load_tile<T, C::kTileM, C::kDimV, C::kThreads>(
         shared.dout, static_cast<const T*>(p.dout.data) + p.dout.at(w.batch, row, w.head), p.dout.row_stride,
         0, w.len_q - w.row, static_cast<int>(p.head_dim_v), args.wide_dout);
-  }
-  __device__ __forceinline__ void load_keys(int at, int stage) {
-    const BackwardParams& p = args.params;
-    const tile::Work& w = work();
-    const int key = at * C::kTileN, first = w.see_first - key, last = w.see_last - key;
-    const int kv_head = w.head / args.queries_per_key_head;
-    load_tile<T, C::kTileN, C::kDim, C::kThreads>(
-        shared.k[stage], static_cast<const T*>(p.k.data) + p.k.at(w.batch, w.kv_begin + key, kv_head),
-        p.k.row_stride, first, last, static_cast<int>(p.head_dim), args.wide_k);
-    load_tile<T, C::kTileN, C::kDimV, C::kThreads>(
-        shared.v[stage], static_cast<const T*>(p.v.data) + p.v.at(w.batch, w.kv_begin + key, kv_head),
-        p.v.row_stride, first, last, static_cast<int>(p.head_dim_v), args.wide_v);
-    ptx::cp_async_commit();
   }
 
   __device__ __forceinline__ void write() {
