@@ -158,7 +158,12 @@ struct BackwardKeys {
       if (C::kStages == 2 && next.head < end) load_queries(next, stage ^ 1);
       if (careful) clear_blind(at, stage);
 #pragma unroll 1
-      for (int chunk = 0; chunk < C::kTileM; chunk += C::kChunk) step(at, stage, chunk);
+      for (int chunk = 0; chunk < C::kTileM; chunk += C::kChunk) {
+        if constexpr (C::kGeneral)
+          general_step(at, stage, chunk);
+        else
+          step(at, stage, chunk);
+      }
       if (C::kStages == 1) {
         __syncthreads();
         if (next.head < end) load_queries(next, 0);
@@ -169,54 +174,52 @@ struct BackwardKeys {
     }
   }
 
-  __device__ __forceinline__ void step(Step at, int stage, int chunk) {
-    const int lane = lane_now(), half = lane / 16, row = warp_row_now() + lane % 16;
-    const int of_b = chunk + half * 8 + lane % 8, half_of_b = lane / 8 % 2, of_rows = chunk + lane % 16;
-    const uint8_t *s_q = shared.q[stage], *s_dout = shared.dout[stage];
-    const bool full = work().is_full(at.tile);
-    const int query = at.tile * C::kTileM + chunk + 2 * (lane % 4),
-              key = work().key + warp_row_now() + lane / 4;
+  // The first query and key of this thread in a chunk.
+  __device__ __forceinline__ ByKeys place(Step at, int chunk) const {
+    const int lane = lane_now();
+    return {at.tile * C::kTileM + chunk + 2 * (lane % 4), work().key + warp_row_now() + lane / 4};
+  }
 
-    float r_s[kFragments][kScores];
-    row_products<T, C::kChunk, C::kDim / 16, typename C::KTile, typename C::QTile>(
-        r_s, LaneAddress(shared.k, row, half), LaneAddress(s_q, of_b, half_of_b));
-    if constexpr (C::kGeneral) {
-      static_assert(kFragments == 1);
-      const ColumnQueries<C> columns{shared, stage, chunk + 2 * (lane % 4)};
-      GeneralFragment<ByKeys, ColumnQueries<C>, kScores> pairs{args.params, work(), columns, at.head,
-                                                               ByKeys{query, key}};
-      uint32_t r_p[C::kChunk / 16][1][4];
-      {
-        float weights[kScores];
-        pairs.template weigh<GradientOf::product>(r_s[0], weights, full && !args.params.kv_ranges.data,
-                                                  at.mixed, args.dropout_scale);
-        round(r_p, weights);
-      }
-      if (wants_dv()) {
-#pragma unroll
-        for (int k = 0; k < C::kChunk / 16; ++k)
-          add_rows<T, typename C::OTile>(r_dv, r_p[k], LaneAddress(s_dout, of_rows, half), k);
-      }
-      if (!wants_dk()) return;
-      float r_dp[1][kScores];
-      row_products<T, C::kChunk, C::kDimV / 16, typename C::VTile, typename C::OTile>(
-          r_dp, LaneAddress(shared.v, row, half), LaneAddress(s_dout, of_b, half_of_b));
-      pairs.score_gradients(r_s[0], r_dp[0], args.dropout_scale);
-    } else {
-      take_weights(r_s, stage, chunk, full, query, key);
-      if (wants_dv()) add(r_dv, r_s, LaneAddress(s_dout, of_rows, half), typename C::OTile());
-      if (!wants_dk()) return;
-      float r_dp[kFragments][kScores];
-      row_products<T, C::kChunk, C::kDimV / 16, typename C::VTile, typename C::OTile>(
-          r_dp, LaneAddress(shared.v, row, half), LaneAddress(s_dout, of_b, half_of_b));
-      take_gradients(r_s, r_dp, stage, chunk);
-    }
-    add(dk(), r_s, LaneAddress(s_q, of_rows, half), typename C::QTile());
+  __device__ __forceinline__ void step(Step at, int stage, int chunk) {
+    float r_s[kFragments][kScores], r_dp[kFragments][kScores];
+    multiply<C::kDim, typename C::KTile, typename C::QTile>(r_s, shared.k, shared.q[stage], chunk);
+    take_weights(r_s, stage, chunk, work().is_full(at.tile), place(at, chunk));
+    if (wants_dv()) add<typename C::OTile>(r_dv, r_s, shared.dout[stage], chunk);
+    if (!wants_dk()) return;
+    multiply<C::kDimV, typename C::VTile, typename C::OTile>(r_dp, shared.v, shared.dout[stage], chunk);
+    take_gradients(r_s, r_dp, stage, chunk);
+    add<typename C::QTile>(dk(), r_s, shared.q[stage], chunk);
+  }
+
+  __device__ __forceinline__ void general_step(Step at, int stage, int chunk) {
+    static_assert(kFragments == 1);
+    const ColumnQueries<C> columns{shared, stage, chunk + 2 * (lane_now() % 4)};
+    GeneralFragment<ByKeys, ColumnQueries<C>, kScores> pairs{args.params, work(), columns, at.head,
+                                                             place(at, chunk)};
+    pairs.fetch(work().is_full(at.tile) && !args.params.kv_ranges.data, at.mixed);
+    float r_s[1][kScores], r_other[1][kScores];  // what V is weighted by, then dP
+    multiply<C::kDim, typename C::KTile, typename C::QTile>(r_s, shared.k, shared.q[stage], chunk);
+    pairs.template weigh<GradientOf::product>(r_s[0], r_other[0], args.dropout_scale);
+    if (wants_dv()) add<typename C::OTile>(r_dv, r_other, shared.dout[stage], chunk);
+    if (!wants_dk()) return;
+    multiply<C::kDimV, typename C::VTile, typename C::OTile>(r_other, shared.v, shared.dout[stage], chunk);
+    pairs.score_gradients(r_s[0], r_other[0], args.dropout_scale);
+    add<typename C::QTile>(dk(), r_s, shared.q[stage], chunk);
+  }
+
+  // R = A B^T: rows of the warp and queries of the chunk.
+  template <int kColumns, typename ATile, typename BTile>
+  static __device__ __forceinline__ void multiply(float (&r)[kFragments][kScores], const uint8_t* s_a,
+                                                  const uint8_t* s_b, int chunk) {
+    const int lane = lane_now(), half = lane / 16;
+    row_products<T, C::kChunk, kColumns / 16, ATile, BTile>(
+        r, LaneAddress(s_a, warp_row_now() + lane % 16, half),
+        LaneAddress(s_b, chunk + half * 8 + lane % 8, lane / 8 % 2));
   }
 
   // Products to P.
   __device__ __forceinline__ void take_weights(float (&r_s)[kFragments][kScores], int stage, int chunk,
-                                               bool full, int query, int key) {
+                                               bool full, ByKeys first) {
     const int column = chunk + 2 * (lane_now() % 4);
 #pragma unroll
     for (int n = 0; n < C::kChunk / 8; ++n) {
@@ -231,7 +234,7 @@ struct BackwardKeys {
     }
     if (full) return;
 #pragma unroll
-    for (int f = 0; f < kFragments; ++f) tile::hide_keys(r_s[f], work(), query, key + 16 * f, 0);
+    for (int f = 0; f < kFragments; ++f) tile::hide_keys(r_s[f], work(), first.query, first.key + 16 * f, 0);
   }
 
   // P and dP to dS.
@@ -250,19 +253,13 @@ struct BackwardKeys {
     }
   }
 
-  static __device__ __forceinline__ void round(uint32_t (&to)[C::kChunk / 16][1][4],
-                                               const float (&from)[kScores]) {
-#pragma unroll
-    for (int k = 0; k < C::kChunk / 16; ++k) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) to[k][0][i] = ptx::pack<T>(from[8 * k + 2 * i], from[8 * k + 2 * i + 1]);
-    }
-  }
-
-  template <int kRows, int kCount, typename Tile>
+  // Sum += weights rows, the queries of the chunk; weights rounded on the way.
+  template <typename Tile, int kRows, int kCount>
   static __device__ __forceinline__ void add(float (&sum)[kRows][kCount],
-                                             const float (&weights)[kFragments][kScores], LaneAddress rows,
-                                             Tile) {
+                                             const float (&weights)[kFragments][kScores],
+                                             const uint8_t* s_rows, int chunk) {
+    const int lane = lane_now();
+    const LaneAddress rows(s_rows, chunk + lane % 16, lane / 16);
 #pragma unroll
     for (int k = 0; k < C::kChunk / 16; ++k) {
       uint32_t a[kFragments][4];
@@ -298,19 +295,23 @@ struct BackwardKeys {
     load_tile<T, C::kTileM, C::kDimV, C::kThreads>(
         shared.dout[stage], static_cast<const T*>(p.dout.data) + p.dout.at(w.batch, w.q_begin + row, at.head),
         p.dout.row_stride, first, last, static_cast<int>(p.head_dim_v), args.wide_dout);
-    const int r = ptx::thread_afresh() % C::kTileM;
-    static_assert(C::kThreads >= C::kTileM && C::kTileM <= 64);
-    const int inside = r >= first && r < last ? 4 : 0;
-    const int64_t of_row = w.q_begin + (inside ? row + r : 0);
-    if (ptx::thread_afresh() < 64)
-      ptx::cp_async_4(ptx::shared_address(&shared.lse[stage][r]), &p.lse.at(w.batch, of_row, at.head),
-                      inside);
-    else
-      ptx::cp_async_4(ptx::shared_address(&shared.delta[stage][r]), &p.delta.at(w.batch, of_row, at.head),
-                      inside);
+    // The first kTileM tasks are lse, the others D.
+#pragma unroll
+    for (int i = 0; i < 2 * C::kTileM; i += C::kThreads) {
+      const int task = i + ptx::thread_afresh(), r = task % C::kTileM;
+      if (2 * C::kTileM < C::kThreads && task >= 2 * C::kTileM) break;
+      const bool exists = r >= first && r < last;
+      const int64_t of_row = w.q_begin + (exists ? row + r : 0);
+      const bool of_lse = task < C::kTileM;
+      ptx::cp_async_4(ptx::shared_address(of_lse ? &shared.lse[stage][r] : &shared.delta[stage][r]),
+                      of_lse ? &p.lse.at(w.batch, of_row, at.head) : &p.delta.at(w.batch, of_row, at.head),
+                      exists ? 4 : 0);
+    }
     ptx::cp_async_commit();
     if constexpr (C::kGeneral) {
-      if (ptx::thread_afresh() < C::kTileM) note_query(at, row + r, shared.general[stage], r, inside != 0);
+      const int r = ptx::thread_afresh();
+      static_assert(C::kTileM <= C::kThreads);
+      if (r < C::kTileM) note_query(at, row + r, shared.general[stage], r, r >= first && r < last);
     }
   }
 

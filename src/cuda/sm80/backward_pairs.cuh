@@ -42,13 +42,21 @@ struct GeneralFragment {
   const int head;  // of queries
   const Place at;
   uint32_t seen = ~0u, kept = ~0u;
+  float bias[kCount];  // of seen pairs
 
-  // Raw products to x, P or P times the softcap's derivative; `weights`: what V is weighted by. Full: the
-  // interval of every query holds every key of the tile. Mixed: segments tell its pairs apart.
+  // What memory says of the pairs: asked before the products that it is needed after. Full: the interval of
+  // every query holds every key of the tile. Mixed: segments tell its pairs apart.
+  __device__ __forceinline__ void fetch(bool full, bool mixed) {
+    if (!full || mixed)
+      ask();
+    else if (p.mask.data)
+      read_mask();
+    if (p.bias.data) read_bias();
+  }
+
+  // Raw products to x, P or P times the softcap's derivative; `weights`: what V is weighted by.
   template <GradientOf kOf>
-  __device__ __forceinline__ void weigh(float (&x)[kCount], float (&weights)[kCount], bool full, bool mixed,
-                                        float dropout_scale) {
-    look(full, mixed);
+  __device__ __forceinline__ void weigh(float (&x)[kCount], float (&weights)[kCount], float dropout_scale) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       x[i] *= p.scale;
@@ -63,7 +71,13 @@ struct GeneralFragment {
         weights[i] = fmaf(-t, t, 1.0f);
       }
     }
-    if (p.bias.data) add_bias(x);
+    if (p.bias.data) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        x[i] += bias[i];
+        if (bias[i] == kNegativeInfinity) seen &= ~(1u << i);  // hides as a mask does
+      }
+    }
     if (const float slope = p.alibi_slope(w.batch, head); slope != 0.0f) {
       const int distance = at.query + w.q_offset - at.key;
 #pragma unroll
@@ -96,25 +110,48 @@ struct GeneralFragment {
   }
 
  private:
-  __device__ __forceinline__ void look(bool full, bool mixed) {
-    if (!full || mixed) {
-      seen = 0;
+  __device__ __forceinline__ void ask() {
+    seen = 0;
 #pragma unroll 4
-      for (int i = 0; i < kCount; ++i) {
-        const int key = at.key + Place::key_step(i), query = at.query + Place::query_step(i);
-        if (key < rows.lo(i) || key >= rows.hi(i)) continue;
-        if (pair_allowed(p, w.batch, head, w.q_begin, w.kv_begin, query, key)) seen |= 1u << i;
-      }
-    } else if (p.mask.data) {
-      seen = 0;
-      const int64_t first = place_in(p.mask);
+    for (int i = 0; i < kCount; ++i) {
+      const int key = at.key + Place::key_step(i), query = at.query + Place::query_step(i);
+      if (key < rows.lo(i) || key >= rows.hi(i)) continue;
+      if (pair_allowed(p, w.batch, head, w.q_begin, w.kv_begin, query, key)) seen |= 1u << i;
+    }
+  }
+
+  __device__ __forceinline__ void read_mask() {
+    seen = 0;
+    const int64_t first = place_in(p.mask);
+    const auto* g_bytes = static_cast<const uint8_t*>(p.mask.data);
+    if (p.mask.dtype == DType::bit) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         const int64_t bit = first + step_in(p.mask, i);
-        const auto* g_bytes = static_cast<const uint8_t*>(p.mask.data);
-        const uint32_t found = p.mask.dtype == DType::bit ? g_bytes[bit >> 3] >> (bit & 7) & 1 : g_bytes[bit];
-        if (found) seen |= 1u << i;
+        if (g_bytes[bit >> 3] >> (bit & 7) & 1) seen |= 1u << i;
       }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        if (g_bytes[first + step_in(p.mask, i)]) seen |= 1u << i;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void read_bias() {
+    const int64_t first = place_in(p.bias);
+    if (p.bias.dtype == DType::f32) {
+      const float* g_bias = static_cast<const float*>(p.bias.data) + first;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) bias[i] = seen >> i & 1 ? g_bias[step_in(p.bias, i)] : 0.0f;
+    } else {
+      const auto* g_bias = static_cast<const uint16_t*>(p.bias.data) + first;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i)
+        bias[i] = __uint_as_float(seen >> i & 1 ? g_bias[step_in(p.bias, i)] : 0u);
+      const bool half = p.bias.dtype == DType::f16;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) bias[i] = ptx::unpack(__float_as_uint(bias[i]), half).x;
     }
   }
 
@@ -123,18 +160,6 @@ struct GeneralFragment {
   }
   static __device__ __forceinline__ int64_t step_in(const ScoreTensor& t, int i) {
     return Place::query_step(i) * t.row_stride + Place::key_step(i) * t.key_stride;
-  }
-
-  // -inf hides as a mask does.
-  __device__ __forceinline__ void add_bias(float (&x)[kCount]) {
-    const int64_t first = place_in(p.bias);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (!(seen >> i & 1)) continue;
-      const float bias = cuda::load(p.bias.data, p.bias.dtype, first + step_in(p.bias, i));
-      x[i] += bias;
-      if (bias == kNegativeInfinity) seen &= ~(1u << i);
-    }
   }
 
   __device__ __forceinline__ void drop(float (&weights)[kCount], float dropout_scale) {

@@ -108,16 +108,16 @@ struct BackwardQueries {
   __device__ __forceinline__ void general_gradients(float (&r_ds)[1][kScores],
                                                     const FragmentQueries<C>& of_rows, Found at, int stage) {
     static_assert(kFragments == 1);
-    multiply<C::kDim, typename C::QTile, typename C::KTile>(r_ds, shared.q, shared.k[stage]);
     const int lane = lane_now();
     GeneralFragment<ByQueries, FragmentQueries<C>, kScores> pairs{
         args.params, work(), of_rows, work().head,
         ByQueries{work().row + warp_row_now() + lane / 4, at.tile * C::kTileN + 2 * (lane % 4)}};
+    // Full is said of the rows that exist.
+    pairs.fetch(work().is_full(at.tile) && work().row + C::kTileM <= work().len_q, at.mixed);
+    multiply<C::kDim, typename C::QTile, typename C::KTile>(r_ds, shared.q, shared.k[stage]);
     {
       float weights[kScores];  // of V: not needed
-      // Full is said of the rows that exist.
-      const bool full = work().is_full(at.tile) && work().row + C::kTileM <= work().len_q;
-      pairs.template weigh<kOf>(r_ds[0], weights, full, at.mixed, args.dropout_scale);
+      pairs.template weigh<kOf>(r_ds[0], weights, args.dropout_scale);
     }
     float r_dp[1][kScores];
     multiply<C::kDimV, typename C::OTile, typename C::VTile>(r_dp, shared.dout, shared.v[stage]);
