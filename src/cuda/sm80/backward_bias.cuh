@@ -85,7 +85,7 @@ struct BackwardBias {
       ptx::cp_async_wait<0>();
       __syncthreads();
       float r_ds[1][kScores];
-      tiles.template general_gradients<GradientOf::bias>(r_ds, of_rows, at, 0);
+      tiles.template general_gradients<GradientOf::bias>(r_ds, of_rows, at, 0, true);
 #pragma unroll
       for (int i = 0; i < kScores; ++i) sum[i] += r_ds[0][i];
       __syncthreads();

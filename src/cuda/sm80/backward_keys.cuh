@@ -160,7 +160,7 @@ struct BackwardKeys {
 #pragma unroll 1
       for (int chunk = 0; chunk < C::kTileM; chunk += C::kChunk) {
         if constexpr (C::kGeneral)
-          general_step(at, stage, chunk);
+          general_step(at, stage, chunk, careful);
         else
           step(at, stage, chunk);
       }
@@ -191,19 +191,29 @@ struct BackwardKeys {
     add<typename C::QTile>(dk(), r_s, shared.q[stage], chunk);
   }
 
-  __device__ __forceinline__ void general_step(Step at, int stage, int chunk) {
+  __device__ __forceinline__ void general_step(Step at, int stage, int chunk, bool careful) {
     static_assert(kFragments == 1);
     const ColumnQueries<C> columns{shared, stage, chunk + 2 * (lane_now() % 4)};
-    GeneralFragment<ByKeys, ColumnQueries<C>, kScores> pairs{args.params, work(), columns, at.head,
+    GeneralFragment<ByKeys, ColumnQueries<C>, kScores> pairs{args, work(), columns, at.head,
                                                              place(at, chunk)};
     pairs.fetch(work().is_full(at.tile) && !args.params.kv_ranges.data, at.mixed);
-    float r_s[1][kScores], r_other[1][kScores];  // what V is weighted by, then dP
+    float r_s[1][kScores], r_dp[1][kScores];
     multiply<C::kDim, typename C::KTile, typename C::QTile>(r_s, shared.k, shared.q[stage], chunk);
-    pairs.template weigh<GradientOf::product>(r_s[0], r_other[0], args.dropout_scale);
-    if (wants_dv()) add<typename C::OTile>(r_dv, r_other, shared.dout[stage], chunk);
+    pairs.weigh(r_s[0]);
+    if (wants_dv()) {
+      uint32_t words[kScores / 2];
+      pairs.template round_weights<T>(words, r_s[0]);
+      const int lane = lane_now();
+      const LaneAddress rows(shared.dout[stage], chunk + lane % 16, lane / 16);
+#pragma unroll
+      for (int k = 0; k < C::kChunk / 16; ++k) {
+        const uint32_t a[1][4] = {{words[4 * k], words[4 * k + 1], words[4 * k + 2], words[4 * k + 3]}};
+        add_rows<T, typename C::OTile>(r_dv, a, rows, k);
+      }
+    }
     if (!wants_dk()) return;
-    multiply<C::kDimV, typename C::VTile, typename C::OTile>(r_other, shared.v, shared.dout[stage], chunk);
-    pairs.score_gradients(r_s[0], r_other[0], args.dropout_scale);
+    multiply<C::kDimV, typename C::VTile, typename C::OTile>(r_dp, shared.v, shared.dout[stage], chunk);
+    pairs.template score_gradients<GradientOf::product>(r_s[0], r_dp[0], careful);
     add<typename C::QTile>(dk(), r_s, shared.q[stage], chunk);
   }
 

@@ -25,6 +25,7 @@ inline BackwardArgs make_backward_args(const BackwardParams& p, RowStats delta) 
   args.queries_per_key_head = static_cast<int32_t>(p.group());
   args.scale_log2 = p.scale * kLog2E;
   args.dropout_scale = dropout_scale_of(p.dropout_threshold);
+  args.shaped = p.softcap > 0.0f || p.bias.data || p.alibi_slopes;
   args.wide_q = tile::is_wide(p.q);
   args.wide_k = tile::is_wide(p.k);
   args.wide_v = tile::is_wide(p.v);

@@ -36,17 +36,18 @@ enum class GradientOf { product, bias };
 template <typename Place, typename Rows, int kCount>
 struct GeneralFragment {
   static_assert(kCount <= 32);
-  const BackwardParams& p;
+  const BackwardArgs& args;
   const tile::SequenceBand& w;
   const Rows& rows;
   const int head;  // of queries
   const Place at;
   uint32_t seen = ~0u, kept = ~0u;
-  float bias[kCount];  // of seen pairs
+  float bias[kCount];  // of seen pairs; then the softcap's derivative
 
   // What memory says of the pairs: asked before the products that it is needed after. Full: the interval of
   // every query holds every key of the tile. Mixed: segments tell its pairs apart.
   __device__ __forceinline__ void fetch(bool full, bool mixed) {
+    const BackwardParams& p = args.params;
     if (!full || mixed)
       ask();
     else if (p.mask.data)
@@ -54,28 +55,78 @@ struct GeneralFragment {
     if (p.bias.data) read_bias();
   }
 
-  // Raw products to x, P or P times the softcap's derivative; `weights`: what V is weighted by.
+  // Raw products to P.
+  __device__ __forceinline__ void weigh(float (&x)[kCount]) {
+    if (args.shaped) {
+      shape(x);
+      hide(x);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) x[i] = ptx::exp2_approx((x[i] - rows.lse(i)) * kLog2E);
+    } else {
+      hide(x);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i)
+        x[i] = ptx::exp2_approx(fmaf(x[i], args.scale_log2, -rows.lse(i) * kLog2E));
+    }
+    if (args.params.dropout_threshold) choose();
+  }
+
+  // What values are weighted by, from P.
+  template <typename T>
+  __device__ __forceinline__ void round_weights(uint32_t (&words)[kCount / 2],
+                                                const float (&x)[kCount]) const {
+    if (args.params.dropout_threshold) {
+#pragma unroll
+      for (int i = 0; i < kCount; i += 2)
+        words[i / 2] = ptx::pack<T>(kept >> i & 1 ? x[i] * args.dropout_scale : 0.0f,
+                                    kept >> i & 2 ? x[i + 1] * args.dropout_scale : 0.0f);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; i += 2) words[i / 2] = ptx::pack<T>(x[i], x[i + 1]);
+    }
+  }
+
+  // P to dS. Careful: where a hidden pair's dP is not finite, 0 times it is not 0.
   template <GradientOf kOf>
-  __device__ __forceinline__ void weigh(float (&x)[kCount], float (&weights)[kCount], float dropout_scale) {
+  __device__ __forceinline__ void score_gradients(float (&x)[kCount], float (&dp)[kCount],
+                                                  bool careful) const {
+    if (args.params.dropout_threshold) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) dp[i] = kept >> i & 1 ? dp[i] * args.dropout_scale : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) x[i] *= dp[i] - rows.delta(i);
+    if (kOf == GradientOf::product && args.params.softcap > 0.0f) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) x[i] *= bias[i];
+    }
+    if (!careful) return;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      x[i] *= p.scale;
-      weights[i] = 1.0f;  // the derivative, for now
+      if (!(seen >> i & 1)) x[i] = 0.0f;
     }
+  }
+
+ private:
+  // To natural scores; bias to the softcap's derivative.
+  __device__ __forceinline__ void shape(float (&x)[kCount]) {
+    const BackwardParams& p = args.params;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) x[i] *= p.scale;
     if (p.softcap > 0.0f) {
       const float inverse = 1.0f / p.softcap;
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        const float t = tile::tanh_branchless(x[i] * inverse);
-        x[i] = p.softcap * t;
-        weights[i] = fmaf(-t, t, 1.0f);
+        const float t = tile::tanh_branchless(x[i] * inverse), added = p.bias.data ? bias[i] : 0.0f;
+        x[i] = fmaf(p.softcap, t, added);
+        if (added == kNegativeInfinity) seen &= ~(1u << i);  // hides as a mask does
+        bias[i] = fmaf(-t, t, 1.0f);
       }
-    }
-    if (p.bias.data) {
+    } else if (p.bias.data) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         x[i] += bias[i];
-        if (bias[i] == kNegativeInfinity) seen &= ~(1u << i);  // hides as a mask does
+        if (bias[i] == kNegativeInfinity) seen &= ~(1u << i);
       }
     }
     if (const float slope = p.alibi_slope(w.batch, head); slope != 0.0f) {
@@ -85,32 +136,26 @@ struct GeneralFragment {
         x[i] -= slope *
                 (fabsf(static_cast<float>(distance + Place::query_step(i) - Place::key_step(i))) + w.beyond);
     }
+  }
+
+  __device__ __forceinline__ void hide(float (&x)[kCount]) const {
+    if (seen == ~0u) return;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const float weight = seen >> i & 1 ? ptx::exp2_approx((x[i] - rows.lse(i)) * kLog2E) : 0.0f;
-      x[i] = kOf == GradientOf::product ? weight * weights[i] : weight;
-      weights[i] = weight;
-    }
-    if (p.dropout_threshold) drop(weights, dropout_scale);
-  }
-
-  // x to dS.
-  __device__ __forceinline__ void score_gradients(float (&x)[kCount], const float (&dp)[kCount],
-                                                  float dropout_scale) const {
-    if (p.dropout_threshold) {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        const float of_value = kept >> i & 1 ? dp[i] * dropout_scale : 0.0f;
-        x[i] = seen >> i & 1 ? x[i] * (of_value - rows.delta(i)) : 0.0f;
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) x[i] = seen >> i & 1 ? x[i] * (dp[i] - rows.delta(i)) : 0.0f;
+      if (!(seen >> i & 1)) x[i] = kNegativeInfinity;
     }
   }
 
- private:
+  __device__ __forceinline__ void choose() {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (!dropout_keep(rows.dropout(i), at.key + Place::key_step(i), args.params.dropout_threshold))
+        kept &= ~(1u << i);
+    }
+  }
+
   __device__ __forceinline__ void ask() {
+    const BackwardParams& p = args.params;
     seen = 0;
 #pragma unroll 4
     for (int i = 0; i < kCount; ++i) {
@@ -122,34 +167,36 @@ struct GeneralFragment {
 
   __device__ __forceinline__ void read_mask() {
     seen = 0;
-    const int64_t first = place_in(p.mask);
-    const auto* g_bytes = static_cast<const uint8_t*>(p.mask.data);
-    if (p.mask.dtype == DType::bit) {
+    const ScoreTensor& mask = args.params.mask;
+    const int64_t first = place_in(mask);
+    const auto* g_bytes = static_cast<const uint8_t*>(mask.data);
+    if (mask.dtype == DType::bit) {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        const int64_t bit = first + step_in(p.mask, i);
+        const int64_t bit = first + step_in(mask, i);
         if (g_bytes[bit >> 3] >> (bit & 7) & 1) seen |= 1u << i;
       }
     } else {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        if (g_bytes[first + step_in(p.mask, i)]) seen |= 1u << i;
+        if (g_bytes[first + step_in(mask, i)]) seen |= 1u << i;
       }
     }
   }
 
   __device__ __forceinline__ void read_bias() {
-    const int64_t first = place_in(p.bias);
-    if (p.bias.dtype == DType::f32) {
-      const float* g_bias = static_cast<const float*>(p.bias.data) + first;
+    const ScoreTensor& added = args.params.bias;
+    const int64_t first = place_in(added);
+    if (added.dtype == DType::f32) {
+      const float* g_bias = static_cast<const float*>(added.data) + first;
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) bias[i] = seen >> i & 1 ? g_bias[step_in(p.bias, i)] : 0.0f;
+      for (int i = 0; i < kCount; ++i) bias[i] = seen >> i & 1 ? g_bias[step_in(added, i)] : 0.0f;
     } else {
-      const auto* g_bias = static_cast<const uint16_t*>(p.bias.data) + first;
+      const auto* g_bias = static_cast<const uint16_t*>(added.data) + first;
 #pragma unroll
       for (int i = 0; i < kCount; ++i)
-        bias[i] = __uint_as_float(seen >> i & 1 ? g_bias[step_in(p.bias, i)] : 0u);
-      const bool half = p.bias.dtype == DType::f16;
+        bias[i] = __uint_as_float(seen >> i & 1 ? g_bias[step_in(added, i)] : 0u);
+      const bool half = added.dtype == DType::f16;
 #pragma unroll
       for (int i = 0; i < kCount; ++i) bias[i] = ptx::unpack(__float_as_uint(bias[i]), half).x;
     }
@@ -160,15 +207,6 @@ struct GeneralFragment {
   }
   static __device__ __forceinline__ int64_t step_in(const ScoreTensor& t, int i) {
     return Place::query_step(i) * t.row_stride + Place::key_step(i) * t.key_stride;
-  }
-
-  __device__ __forceinline__ void drop(float (&weights)[kCount], float dropout_scale) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (!dropout_keep(rows.dropout(i), at.key + Place::key_step(i), p.dropout_threshold))
-        kept &= ~(1u << i);
-      weights[i] = kept >> i & 1 ? weights[i] * dropout_scale : 0.0f;
-    }
   }
 };
 

@@ -106,22 +106,20 @@ struct BackwardQueries {
   // dS of a tile of keys.
   template <GradientOf kOf>
   __device__ __forceinline__ void general_gradients(float (&r_ds)[1][kScores],
-                                                    const FragmentQueries<C>& of_rows, Found at, int stage) {
+                                                    const FragmentQueries<C>& of_rows, Found at, int stage,
+                                                    bool careful) {
     static_assert(kFragments == 1);
     const int lane = lane_now();
     GeneralFragment<ByQueries, FragmentQueries<C>, kScores> pairs{
-        args.params, work(), of_rows, work().head,
+        args, work(), of_rows, work().head,
         ByQueries{work().row + warp_row_now() + lane / 4, at.tile * C::kTileN + 2 * (lane % 4)}};
     // Full is said of the rows that exist.
     pairs.fetch(work().is_full(at.tile) && work().row + C::kTileM <= work().len_q, at.mixed);
     multiply<C::kDim, typename C::QTile, typename C::KTile>(r_ds, shared.q, shared.k[stage]);
-    {
-      float weights[kScores];  // of V: not needed
-      pairs.template weigh<kOf>(r_ds[0], weights, args.dropout_scale);
-    }
+    pairs.weigh(r_ds[0]);
     float r_dp[1][kScores];
     multiply<C::kDimV, typename C::OTile, typename C::VTile>(r_dp, shared.dout, shared.v[stage]);
-    pairs.score_gradients(r_ds[0], r_dp[0], args.dropout_scale);
+    pairs.template score_gradients<kOf>(r_ds[0], r_dp[0], careful);
   }
   __device__ __forceinline__ void load_keys(int at, int stage) {
     const BackwardParams& p = args.params;
@@ -152,7 +150,7 @@ struct BackwardQueries {
     begin_rows();
     if constexpr (C::kGeneral) {
       const FragmentQueries<C> of_rows(args.params, rows, shared, warp_row_now() + lane_now() / 4);
-      walk_tiles(careful, [&](Found at, int stage) { general_step(of_rows, at, stage); });
+      walk_tiles(careful, [&](Found at, int stage) { general_step(of_rows, at, stage, careful); });
     } else {
       walk_tiles(false, [&](Found at, int stage) { step(at.tile, stage); });
     }
@@ -216,9 +214,10 @@ struct BackwardQueries {
     add(r_s, stage);
   }
 
-  __device__ __forceinline__ void general_step(const FragmentQueries<C>& of_rows, Found at, int stage) {
+  __device__ __forceinline__ void general_step(const FragmentQueries<C>& of_rows, Found at, int stage,
+                                               bool careful) {
     float r_ds[1][kScores];
-    general_gradients<GradientOf::product>(r_ds, of_rows, at, stage);
+    general_gradients<GradientOf::product>(r_ds, of_rows, at, stage, careful);
     add(r_ds, stage);
   }
 
