@@ -87,7 +87,7 @@ struct BackwardArgs {
   int32_t queries_per_key_head = 1;
   float scale_log2 = 0.0f;  // scores to exponents of 2
   float dropout_scale = 1.0f;
-  int32_t shaped = 0;  // 1: softcap, bias or ALiBi
+  int32_t shaped = 0;  // 1: softcap, bias, ALiBi or a scale that is not positive
   Gradient gradient = Gradient::both;
   // 1: 16 bytes at a time, as base and strides allow.
   int32_t wide_q = 0, wide_k = 0, wide_v = 0, wide_dout = 0;

@@ -25,7 +25,7 @@ inline BackwardArgs make_backward_args(const BackwardParams& p, RowStats delta) 
   args.queries_per_key_head = static_cast<int32_t>(p.group());
   args.scale_log2 = p.scale * kLog2E;
   args.dropout_scale = dropout_scale_of(p.dropout_threshold);
-  args.shaped = p.softcap > 0.0f || p.bias.data || p.alibi_slopes;
+  args.shaped = tile::is_shaped(p) || p.bias.data;
   args.wide_q = tile::is_wide(p.q);
   args.wide_k = tile::is_wide(p.k);
   args.wide_v = tile::is_wide(p.v);
@@ -96,8 +96,8 @@ struct BackwardKernels {
   }
 };
 
-// A row of the table. Plain scores take the kernels of its class; softcap and ALiBi cost registers: the
-// general ones have the code for them.
+// A row of the table. Plain scores take the kernels of its class; softcap, ALiBi and scales that are not
+// positive take the general ones, which have the code for them.
 template <typename Plain, typename General, typename Bias>
 struct BackwardRow {
   static cudaError_t prepare() {
@@ -110,8 +110,7 @@ struct BackwardRow {
     const BackwardArgs args = make_backward_args(p, cuda::simt::delta_in(call.scratch, p));
     cudaError_t error = cuda::simt::launch_delta(p, args.params.delta, call.stream);
     if (error != cudaSuccess) return error;
-    const bool shaped = p.softcap > 0.0f || p.alibi_slopes != nullptr;
-    error = shaped ? General::launch(args, call.stream) : Plain::launch(args, call.stream);
+    error = tile::is_shaped(p) ? General::launch(args, call.stream) : Plain::launch(args, call.stream);
     if (error == cudaSuccess && p.dbias.data) error = launch_bias<Bias>(args, call.stream);
     if (error == cudaSuccess && p.dsinks) error = cuda::simt::launch_sinks(args.params, call.stream);
     return error;
