@@ -27,7 +27,7 @@ struct BackwardConfig {
   template <bool kOrder, bool kShape>
   using With = BackwardConfig<ElementT, kDimension, kQueryRows, kOrder, kShape>;
   // S, dP, dS and the sums together would not fit the registers: dP waits for the end of dK.
-  static constexpr bool kTight = kTileM == 128;
+  static constexpr bool kTight = kTileM == 128 || (kShaped && kDim > 96);
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr bool kMoreForProducers = kTileM == 128 && !kOrdered && !kShaped;
   static constexpr int kProducerRegisters = kMoreForProducers ? 40 : 24;

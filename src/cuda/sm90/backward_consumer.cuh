@@ -33,7 +33,6 @@ struct BackwardConsumer {
   static constexpr int kScores = C::kTileM / 2;  // fp32 registers of S or dP
   // Rounded weights beside what becomes dS and dP do not fit: dV goes before dP.
   static constexpr bool kEarlyValues = C::kShaped && C::kTight;
-  static constexpr bool kCrowded = C::kTight && (C::kShaped || C::kOrdered);  // else the compiler reads all D at once
 
   const BackwardArgs& args;
   BackwardShared<C>& shared;
@@ -180,7 +179,7 @@ struct BackwardConsumer {
     const float* s_delta = shared.delta[q.at()] + 2 * (lane % 4);
 #pragma unroll
     for (int j = 0; j < kScores / 4; ++j) {
-      if (kCrowded && j % 4 == 0) ptx::in_order();
+      if (C::kTight && j % 4 == 0) ptx::in_order();
       const float2 delta = *reinterpret_cast<const float2*>(s_delta + 8 * j);
 #pragma unroll
       for (int i = 0; i < 4; ++i)
@@ -246,7 +245,7 @@ struct BackwardConsumer {
   // Scores become weights, and shaped ones, which are then times the softcap's derivative, rounded too.
   __device__ __forceinline__ void weigh(const tile::KeyWork& w, const Walk& at, float (&r_s)[kScores],
                                         uint32_t (&r_p)[kScores / 2]) {
-    const int thread = kCrowded ? ptx::thread_afresh() - 128 : 32 * warp + lane;
+    const int thread = C::kTight ? ptx::thread_afresh() - 128 : 32 * warp + lane;
     const int row = at.tile * C::kTileM, key = w.key + thread / 32 * 16 + thread % 32 / 4;
     const int column = 2 * (thread % 4);
     const float* s_shift = shared.weight_shift[q.at()] + column;
@@ -267,7 +266,7 @@ struct BackwardConsumer {
   __device__ __forceinline__ void hand_over(const uint32_t (&r_ds)[kScores / 2]) {
     ptx::mbarrier_wait(&shared.ds_empty[ds.at()], ds.phase() ^ 1);
     const uint32_t s_ds = ptx::shared_address(shared.ds[ds.at()]);
-    const int thread = kCrowded ? ptx::thread_afresh() - 128 : 32 * warp + lane;
+    const int thread = C::kTight ? ptx::thread_afresh() - 128 : 32 * warp + lane;
     const int row = thread / 32 * 16 + thread % 16;
 #pragma unroll
     for (int i = 0; i < kScores / 8; ++i)

@@ -140,41 +140,56 @@ struct RowReader {
   }
 
  private:
-  // lse in exponents of 2 and D of a row; -inf and 0 for one that sees no key of the tile.
-  __device__ __forceinline__ float2 numbers_of(const tile::KeyWork& w, int head, int row) const {
-    const BackwardParams& p = args.params;
-    if (row < w.row_first || row >= w.row_last) return make_float2(kNegativeInfinity, 0.0f);
-    const float lse = p.lse.at(w.batch, w.q_begin + row, head);
-    const float delta = args.g_delta[head * args.scratch_rows.rows + w.scratch_row + row];
-    return make_float2(lse == kNegativeInfinity ? kNegativeInfinity : -lse * kLog2E, delta);
-  }
-
-  __device__ __forceinline__ void put(int i, float2 numbers) {
-    shared.weight_shift[q.at()][i] = numbers.x;
-    shared.delta[q.at()][i] = numbers.y;
-  }
-
   __device__ __forceinline__ void bring(const tile::KeyWork& w, int head, int tile) {
-    if constexpr (C::kRowWarps == 1) {
-      // Row after row: there are few registers.
-#pragma unroll 1
-      for (int i = ptx::thread_afresh() % 32; i < C::kTileM; i += 32) {
-        const float2 numbers = numbers_of(w, ptx::afresh(head), tile * C::kTileM + i);
-        ptx::mbarrier_wait(&shared.q_empty[q.at()], q.phase() ^ 1);
-        put(i, numbers);
-        __syncwarp();
-      }
-    } else {
-      float2 numbers[kRows];
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) numbers[i] = numbers_of(w, head, tile * C::kTileM + first + kStep * i);
-      ptx::mbarrier_wait(&shared.q_empty[q.at()], q.phase() ^ 1);
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) put(first + kStep * i, numbers[i]);
-    }
+    if constexpr (C::kRowWarps == 1)
+      bring_in_turn(w, head, tile);
+    else
+      bring_together(w, head, tile);
     __syncwarp();
     if (ptx::thread_afresh() % 32 == 0) ptx::mbarrier_arrive(&shared.q_full[q.at()]);
     q.advance();
+  }
+
+  // -lse in exponents of 2 and D; -inf and 0 where a row sees no key of the tile.
+  __device__ __forceinline__ void put(int i, float lse, float delta) {
+    shared.weight_shift[q.at()][i] = lse == kNegativeInfinity ? kNegativeInfinity : -lse * kLog2E;
+    shared.delta[q.at()][i] = delta;
+  }
+
+  // All of a lane's rows are on their way at once.
+  __device__ __forceinline__ void bring_together(const tile::KeyWork& w, int head, int tile) {
+    const BackwardParams& p = args.params;
+    const float* g_lse =
+        p.lse.data + w.batch * p.lse.batch_stride + head * p.lse.head_stride + w.q_begin * p.lse.row_stride;
+    const float* g_delta = args.g_delta + head * args.scratch_rows.rows + w.scratch_row;
+    float lse[kRows], delta[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int row = tile * C::kTileM + first + kStep * i;
+      const bool sees = row >= w.row_first && row < w.row_last;
+      lse[i] = sees ? g_lse[row * p.lse.row_stride] : kNegativeInfinity;
+      delta[i] = sees ? g_delta[row] : 0.0f;
+    }
+    ptx::mbarrier_wait(&shared.q_empty[q.at()], q.phase() ^ 1);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) put(first + kStep * i, lse[i], delta[i]);
+  }
+
+  // Row after row, each address made anew: for 24 registers.
+  __device__ __forceinline__ void bring_in_turn(const tile::KeyWork& w, int head, int tile) {
+#pragma unroll 1
+    for (int i = ptx::thread_afresh() % 32; i < C::kTileM; i += 32) {
+      const int row = tile * C::kTileM + i;
+      float lse = kNegativeInfinity, delta = 0.0f;
+      if (row >= w.row_first && row < w.row_last) {
+        const int64_t of_head = ptx::afresh(head);
+        lse = args.params.lse.at(w.batch, w.q_begin + row, of_head);
+        delta = args.g_delta[of_head * args.scratch_rows.rows + w.scratch_row + row];
+      }
+      ptx::mbarrier_wait(&shared.q_empty[q.at()], q.phase() ^ 1);
+      put(i, lse, delta);
+      __syncwarp();
+    }
   }
 };
 
