@@ -23,10 +23,10 @@ __device__ __forceinline__ void add_release(uint32_t* g_to, uint32_t value) {
 
 // Four sums at once, 16-byte aligned.
 __device__ __forceinline__ void add_vector(float* g_to, float a, float b, float c, float d) {
-  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(
-                   reinterpret_cast<uint64_t>(g_to)),
-               "f"(a), "f"(b), "f"(c), "f"(d)
-               : "memory");
+  asm volatile(
+      "red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(reinterpret_cast<uint64_t>(g_to)),
+      "f"(a), "f"(b), "f"(c), "f"(d)
+      : "memory");
 }
 
 // Orders this thread's writes before what it, or who meets it at a barrier, releases afterwards.

@@ -10,22 +10,23 @@
 namespace tilewise::sm90 {
 
 template <typename ElementT, int kDimension, int kQueryRows, bool kOrderedSums = false,
-          bool kShapedScores = false>
+          bool kShapedScores = false, bool kDirectSums = false>
 struct BackwardConfig {
   using Element = ElementT;
   static constexpr bool kWide = false;
   static constexpr int kDim = kDimension, kDimV = kDimension;  // of q and k; of v and dout
-  static constexpr int kConsumers = 2;     // warpgroups that compute, 64 keys each
+  static constexpr int kConsumers = 2;                         // warpgroups that compute, 64 keys each
   static constexpr int kTileM = kQueryRows, kTileN = 64 * kConsumers;
   // Deterministic: key tiles add to dQ in a fixed order, from the first to the last.
   static constexpr bool kOrdered = kOrderedSums;
   // A warpgroup that is half a step ahead needs its next queries while the other still reads the last ones.
-  static constexpr int kQStages = 3, kOStages = 2, kScoreStages = 2;
+  static constexpr int kQStages = 3, kOStages = kDirectSums && !kOrderedSums ? 4 : 2, kScoreStages = 2;
   static constexpr int kSumStages = 1;
+  static constexpr bool kDirect = kDirectSums && !kOrdered;
   // Softcap or ALiBi: more registers a score.
   static constexpr bool kShaped = kShapedScores;
   template <bool kOrder, bool kShape>
-  using With = BackwardConfig<ElementT, kDimension, kQueryRows, kOrder, kShape>;
+  using With = BackwardConfig<ElementT, kDimension, kQueryRows, kOrder, kShape, kDirectSums>;
   // S, dP, dS and the sums together would not fit the registers: dP waits for the end of dK.
   static constexpr bool kTight = kTileM == 128 || (kShaped && kDim > 96);
   static constexpr int kThreads = 128 * (kConsumers + 1);
@@ -62,8 +63,9 @@ struct BackwardShared {
   alignas(tile::kSwizzleAlignment) uint8_t q[C::kQStages][C::QTile::kBytes];
   alignas(tile::kSwizzleAlignment) uint8_t dout[C::kOStages][C::QTile::kBytes];
   alignas(tile::kSwizzleAlignment) uint8_t ds[C::kScoreStages][C::ScoreTile::kBytes];
-  alignas(128) float dq[C::kSumStages][C::kTileFloats];    // one piece a warp, in fragment order
-  alignas(16) float weight_shift[C::kQStages][C::kTileM];  // -lse in exponents of 2; -inf: P = 0
+  alignas(
+      128) float dq[C::kSumStages][C::kDirect ? 32 : C::kTileFloats];  // one piece a warp, in fragment order
+  alignas(16) float weight_shift[C::kQStages][C::kTileM];              // -lse in exponents of 2; -inf: P = 0
   alignas(16) float delta[C::kQStages][C::kTileM];
   tile::KeyWork work[kWorkSlots];
   ptx::Mbarrier k_full, k_empty, v_full, v_empty;

@@ -13,6 +13,7 @@
 #define TILEWISE_CUDA_SM90_BACKWARD_CONSUMER_H_
 
 #include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/global.cuh"
 #include "cuda/ptx/matrix.cuh"
 #include "cuda/ptx/registers.cuh"
 #include "cuda/sm90/backward_config.cuh"
@@ -220,7 +221,6 @@ struct BackwardConsumer {
         ptx::uniform(C::QTile::k_major(shared.dout[dout.at()])));
   }
 
-
   __device__ __forceinline__ bool is_edge(const tile::KeyWork& w, int tile) const {
     return w.row_first > tile * C::kTileM || w.row_last < (tile + 1) * C::kTileM;
   }
@@ -280,7 +280,8 @@ struct BackwardConsumer {
 
   // Leaves the tile of dS, and adds the fragment of dQ to the sums in memory or, ordered, leaves it to the
   // storer.
-  __device__ __forceinline__ void add_queries(const float (&r_dq)[32], const tile::KeyWork& w, const Walk& of) {
+  __device__ __forceinline__ void add_queries(const float (&r_dq)[32], const tile::KeyWork& w,
+                                              const Walk& of) {
     const Ring<C::kSumStages> dq = {ds_before.count};
     release(&shared.ds_empty[ds_before.at()]);
     ds_before.advance();
@@ -288,6 +289,17 @@ struct BackwardConsumer {
     const bool last = C::kLastColumns < 64 && group != 0;
     const int columns = last ? C::kLastColumns : 64;
     const int piece = group * C::kGroupFloats + warp % 4 * 16 * columns;
+    if constexpr (C::kDirect) {
+      const int64_t row = of.head * args.scratch_rows.rows + w.scratch_row;
+      float* g_to =
+          args.g_dq + row * C::kDim + static_cast<int64_t>(of.tile) * C::kTileFloats + piece + 4 * lane;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        if (last && i >= C::kLastColumns / 8) continue;
+        ptx::add_vector(g_to + 128 * i, r_dq[4 * i], r_dq[4 * i + 1], r_dq[4 * i + 2], r_dq[4 * i + 3]);
+      }
+      return;
+    }
     float* s_dq = shared.dq[dq.at()] + piece;
     if (C::kOrdered)
       ptx::mbarrier_wait(&shared.dq_empty[dq.at()], dq.phase() ^ 1);

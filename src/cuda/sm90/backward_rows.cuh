@@ -91,8 +91,8 @@ __global__ void __launch_bounds__(kRowThreads) backward_after(const __grid_const
 #pragma unroll 1
     for (int panel = warp / 4; panel < C::kSumPanels; panel += kRowThreads / 128) {
       const int columns = panel + 1 < C::kSumPanels ? 64 : C::kLastColumns;
-      const float* g_sums = args.g_dq + (scratch_row + first) * C::kDim + panel * C::kGroupFloats +
-                            warp % 4 * 16 * columns;
+      const float* g_sums =
+          args.g_dq + (scratch_row + first) * C::kDim + panel * C::kGroupFloats + warp % 4 * 16 * columns;
       float r_dq[32];
 #pragma unroll
       for (int i = 0; i < 8; ++i) {

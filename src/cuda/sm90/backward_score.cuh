@@ -15,8 +15,8 @@ __device__ __forceinline__ void weigh_shaped(const float (&r_s)[kCount], uint32_
                                              int row, int key, int column, const float* s_shift,
                                              const Take& take) {
   const BackwardParams& p = args.params;
-  const tile::KeyScore how = {p.scale, p.softcap, p.alibi_slope(w.batch, head), row + w.q_offset + column - key,
-                              w.beyond};
+  const tile::KeyScore how = {p.scale, p.softcap, p.alibi_slope(w.batch, head),
+                              row + w.q_offset + column - key, w.beyond};
   const int first[2] = {w.first_row(key) - row - column, w.first_row(key + 8) - row - column};
   const int last[2] = {w.last_row(key) - row - column, w.last_row(key + 8) - row - column};
   tile::weigh_shaped_keys<T>(r_s, r_p, s_shift, how, first, last, take);

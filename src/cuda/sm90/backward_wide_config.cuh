@@ -7,8 +7,7 @@
 
 namespace tilewise::sm90 {
 
-template <typename ElementT, int kDimQK, int kDimVO, bool kOrderedSums = false,
-          bool kShapedScores = false>
+template <typename ElementT, int kDimQK, int kDimVO, bool kOrderedSums = false, bool kShapedScores = false>
 struct BackwardWideConfig {
   using Element = ElementT;
   static constexpr bool kWide = true;

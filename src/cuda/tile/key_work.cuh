@@ -21,8 +21,8 @@ struct KeyWork : SequenceBand {   // head: of keys
   __device__ __forceinline__ int last_row(int j) const {
     return j >= kv_first && j < kv_last ? min(len_q, j - lo_shift + 1) : -kFar;
   }
-  // Key tiles before this one that see queries of tile `tile`, which this one sees too. Their last key is seen
-  // by the tile's first row, if by any.
+  // Key tiles before this one that see queries of tile `tile`, which this one sees too. Their last key is
+  // seen by the tile's first row, if by any.
   template <int kTileM, int kTileN>
   __device__ __forceinline__ int tiles_before(int tile) const {
     return key / kTileN - max(kv_first, tile * kTileM + lo_shift) / kTileN;
