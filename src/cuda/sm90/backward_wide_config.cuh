@@ -30,7 +30,7 @@ struct BackwardWideConfig {
   static constexpr bool kByRows = false;
   static constexpr int kLastColumns = 64, kSumPanels = kDim / 64;
   static constexpr int kGroupFloats = 64 * 64, kTileFloats = kTileM * kDim;
-  static constexpr int kTurns = 4 * kSumPanels;  // a warp's piece of a panel each
+  static constexpr int kTurns = 4 * kConsumers;  // a warp's pieces of a tile
 
   using KTile = tile::SharedTile<kTileN, kDim>;
   using VTile = tile::SharedTile<kTileN, kDimV>;

@@ -42,7 +42,8 @@ struct WideConsumer {
   Ring<C::kOStages> dout;
   Ring<C::kScoreStages> ds, ds_before;  // next to write; next to multiply
   Ring<kWorkSlots> slot;
-  uint32_t signal = ~0u;  // whose turn ends when the last additions are done
+  uint32_t signal = ~0u;  // ordered: whose turn ends when the last additions are done
+  uint32_t seen = 0;      // turn of the tile to add to, when it was last asked for
   float r_sum[kColumns / 2];
 
   __device__ __forceinline__ void run() {
@@ -84,17 +85,17 @@ struct WideConsumer {
       step<false>(w, at, before);
     }
     if (!kValues) release(&shared.v_empty);
-    float r_dq[32];
+    float r_dq[32], r_more[32];
     issue_dq(r_dq, 0);
+    if (kTwoPanels) issue_dq(r_more, 1);
+    end_turn();
+    ask_turn(w, at);
     ptx::wgmma_wait<0>();
     ptx::pin(r_dq);
+    if (kTwoPanels) ptx::pin(r_more);
+    await_turn(w, at);
     add_queries(r_dq, w, at, 0);
-    if (kTwoPanels) {
-      issue_dq(r_dq, 1);
-      ptx::wgmma_wait<0>();
-      ptx::pin(r_dq);
-      add_queries(r_dq, w, at, 1);
-    }
+    if (kTwoPanels) add_queries(r_more, w, at, 1);
     release(&shared.k_empty);
     leave_ds();
     end_turn();
@@ -133,6 +134,8 @@ struct WideConsumer {
       ptx::wgmma_wait<0>();
     } else {
       issue_dq(r_dq, 0);
+      end_turn();
+      ask_turn(w, before);
       ptx::wgmma_wait<1>();
     }
     ptx::pin(r_s);
@@ -159,6 +162,7 @@ struct WideConsumer {
       tile::issue_values<T, C::kTileM, kColumns>(r_sum, r_a,
                                                  ptx::uniform(C::QTile::mn_major(shared.q[q.at()])), true);
     if (!kFirst) {
+      await_turn(w, before);
       add_queries(r_dq, w, before, 0);
       if (kTwoPanels) {
         ptx::wgmma_wait<1>();
@@ -255,7 +259,8 @@ struct WideConsumer {
     ds_before.advance();
   }
 
-  // The additions before are in memory: lets the next key tile add to its rows.
+  // Ordered, a warp adds its pieces of a tile in turn. Both waits here stand where a product is awaited
+  // anyway: the additions before are a product old, and the turn is asked for long before it is needed.
   __device__ __forceinline__ void end_turn() {
     if (!C::kOrdered || signal == ~0u) return;
     ptx::fence_gpu();
@@ -264,22 +269,29 @@ struct WideConsumer {
     signal = ~0u;
   }
 
+  __device__ __forceinline__ int64_t row_of(const tile::KeyWork& w, const Walk& of) const {
+    return of.head * args.scratch_rows.rows + w.scratch_row + of.tile * C::kTileM;
+  }
+
+  __device__ __forceinline__ void ask_turn(const tile::KeyWork& w, const Walk& of) {
+    if (!C::kOrdered || args.g_dq == nullptr) return;
+    signal = static_cast<uint32_t>(row_of(w, of) / C::kTileM) * C::kTurns + 4 * kGroup + warp;
+    seen = ptx::load_acquire(args.g_turns + signal);
+  }
+
+  __device__ __forceinline__ void await_turn(const tile::KeyWork& w, const Walk& of) {
+    if (!C::kOrdered || args.g_dq == nullptr) return;
+    const uint32_t turn = w.tiles_before<C::kTileM, C::kTileN>(of.tile);
+    while (seen != turn) seen = ptx::load_acquire(args.g_turns + signal);
+    __syncwarp();
+  }
+
   // Adds a fragment to the sums in memory.
   __device__ __forceinline__ void add_queries(const float (&r_dq)[32], const tile::KeyWork& w, const Walk& of,
                                               int part) {
     if (args.g_dq == nullptr) return;
     const int piece = 4 * (kGroup + 2 * part) + warp;
-    const int64_t row = of.head * args.scratch_rows.rows + w.scratch_row;
-    float* g_to = args.g_dq + row * C::kDim + static_cast<int64_t>(of.tile) * C::kTileFloats +
-                  piece * (C::kGroupFloats / 4) + 4 * lane;
-    if constexpr (C::kOrdered) {
-      end_turn();
-      signal = static_cast<uint32_t>((row / C::kTileM + of.tile) * C::kTurns + piece);
-      const uint32_t turn = w.tiles_before<C::kTileM, C::kTileN>(of.tile);
-      while (ptx::load_acquire(args.g_turns + signal) != turn) {
-      }
-      __syncwarp();
-    }
+    float* g_to = args.g_dq + row_of(w, of) * C::kDim + piece * (C::kGroupFloats / 4) + 4 * lane;
 #pragma unroll
     for (int i = 0; i < 8; ++i)
       ptx::add_vector(g_to + 128 * i, r_dq[4 * i], r_dq[4 * i + 1], r_dq[4 * i + 2], r_dq[4 * i + 3]);
