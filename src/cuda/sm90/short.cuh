@@ -1,18 +1,17 @@
-// Forward attention on sm_90a for short sequences: O = softmax(mask(score(Q K^T))) V for one tile of 128 queries of one
-// head, by blocks of which two share a multiprocessor.
+// Forward attention on sm_90a for short sequences: O = softmax(mask(score(Q K^T))) V for one tile of queries of one
+// head, by small blocks of which several share a multiprocessor.
 //
-// Roles. Two warpgroups alike, 64 queries each; there is no producer and there are no turns: a warpgroup's step is one
-// chain (scores, softmax, values), and what fills the units meanwhile are the three others of the multiprocessor. So a
-// piece of work costs no start that is not under another's work, which is what the persistent kernel (forward.cuh)
-// loses where a piece has few steps. One thread of the first warpgroup drives the copy engine.
+// Roles. One or two warpgroups alike, 64 queries each; there is no producer and there are no turns: a warpgroup's step
+// is one chain (scores, softmax, values), and what fills the units meanwhile are the other blocks. So a piece of work
+// starts and ends under the others' work, which is what the persistent kernel (forward.cuh) loses where a piece has
+// few steps. One thread of the first warpgroup drives the copy engine.
 //
-// Shared memory. Q, two K tiles, two V tiles: up to 256 keys are asked for at once; further tiles follow as buffers
-// come free.
+// Shared memory. Q, and one or two tiles of K and of V, asked for at once; further tiles follow as buffers come free.
 //
-// Invariants. Every full barrier has one arrival and the tile's bytes; every empty barrier counts the eight warps. A
-// block barrier stands between the pieces of a packed sequence that is longer than the plan's bound.
-#ifndef TILEWISE_CUDA_SM90_PAIRED_H_
-#define TILEWISE_CUDA_SM90_PAIRED_H_
+// Invariants. Every full barrier has one arrival and the tile's bytes; every empty barrier counts the warps. A block
+// barrier stands between the pieces of a packed sequence that is longer than the plan's bound.
+#ifndef TILEWISE_CUDA_SM90_SHORT_H_
+#define TILEWISE_CUDA_SM90_SHORT_H_
 
 #include "core/softmax.h"
 #include "cuda/ptx/barrier.cuh"
@@ -29,12 +28,13 @@
 
 namespace tilewise::sm90 {
 
-template <typename ElementT, int kKeys, bool kShapedScores = false>
-struct PairedConfig {
+template <typename ElementT, int kWarpgroups, int kKeys, int kStageCount, int kBlocksOf, bool kShapedScores = false>
+struct ShortConfig {
   using Element = ElementT;
   static constexpr int kDim = 64, kDimV = 64;
-  static constexpr int kGroups = 2, kThreads = 128 * kGroups, kBlocks = 2;
-  static constexpr int kTileM = 64 * kGroups, kTileN = kKeys, kStages = 2;
+  static constexpr int kGroups = kWarpgroups, kThreads = 128 * kGroups;
+  static constexpr int kBlocks = kBlocksOf;  // that share a multiprocessor
+  static constexpr int kTileM = 64 * kGroups, kTileN = kKeys, kStages = kStageCount;
   static constexpr bool kShaped = kShapedScores;
 
   using QTile = tile::SharedTile<64, kDim>;
@@ -43,7 +43,7 @@ struct PairedConfig {
 };
 
 template <typename C>
-struct PairedShared {
+struct ShortShared {
   alignas(tile::kSwizzleAlignment) uint8_t q[C::kGroups][C::QTile::kBytes];
   alignas(tile::kSwizzleAlignment) uint8_t k[C::kStages][C::KTile::kBytes];
   alignas(tile::kSwizzleAlignment) uint8_t v[C::kStages][C::VTile::kBytes];
@@ -55,20 +55,20 @@ struct PairedShared {
 };
 
 template <typename C>
-struct Paired {
+struct ShortForward {
   using T = typename C::Element;
   static constexpr int kGroupBarrier = 1;  // + warpgroup
 
   const ForwardArgs& args;
-  PairedShared<C>& shared;
+  ShortShared<C>& shared;
   const int group;
-  uint32_t count = 0, pieces = 0;  // tiles and pieces before this one
+  uint32_t count = 0, loads = 0;  // tiles, and pieces with tiles, before this one
   float r_o[C::kDimV / 2];
   tile::OnlineSoftmax softmax;
 
   __device__ __forceinline__ void run() {
-    for (;; ++pieces) {
-      if (threadIdx.x == 0) begin();
+    for (int piece = 0;; ++piece) {
+      if (threadIdx.x == 0) begin(piece);
       __syncthreads();
       if (!shared.more) return;
       attend();
@@ -89,11 +89,11 @@ struct Paired {
   static __device__ __forceinline__ uint32_t phase_of(uint32_t n) { return n / C::kStages & 1; }
 
   // The next piece, and what of it there are buffers for. By one thread.
-  __device__ __forceinline__ void begin() {
+  __device__ __forceinline__ void begin(int piece) {
     const ForwardParams& p = args.params;
     int batch, head, tile_row;
     args.order.find(static_cast<int32_t>(blockIdx.x), batch, head, tile_row);
-    tile_row += static_cast<int>(pieces) * args.order.tiles_m;
+    tile_row += piece * args.order.tiles_m;
     shared.more = tile::make_work<C::kTileM, C::kTileN>(shared.work, p, batch, head, tile_row);
     const tile::Work& w = shared.work;
     if (!shared.more || w.tile_first >= w.tile_last) return;
@@ -125,7 +125,7 @@ struct Paired {
     softmax = {};
 #pragma unroll
     for (int i = 0; i < C::kDimV / 2; ++i) r_o[i] = 0.0f;
-    if (first < last) ptx::mbarrier_wait(&shared.q_full[group], pieces & 1);
+    if (first < last) ptx::mbarrier_wait(&shared.q_full[group], loads++ & 1);
 #pragma unroll 1
     for (int tile = last - 1; tile >= first; --tile, ++count) {
       const uint32_t stage = stage_of(count), phase = phase_of(count);
@@ -141,7 +141,7 @@ struct Paired {
       softmax.weigh(r_s, args.scale_log2);
       uint32_t r_p[C::kTileN / 4];
       tile::round_weights<T>(r_p, r_s);
-      if (tile > first && threadIdx.x == 0) refill(tile, first, last);
+      if (tile + 1 - C::kStages >= first && threadIdx.x == 0) refill(tile, first, last);
       ptx::mbarrier_wait(&shared.v_full[stage], phase);
       clear_unseen(tile, stage);
       tile::issue_values<T, C::kTileN, C::kDimV>(r_o, r_p, C::VTile::mn_major(shared.v[stage]), true);
@@ -156,11 +156,11 @@ struct Paired {
   __device__ __forceinline__ void refill(int tile, int first, int last) {
     if (tile < last - 1) {
       ptx::mbarrier_wait(&shared.v_empty[stage_of(count - 1)], phase_of(count - 1));
-      load_values(tile - 1, count + 1);
+      load_values(tile + 1 - C::kStages, count - 1 + C::kStages);
     }
-    if (tile - 2 < first) return;
+    if (tile - C::kStages < first) return;
     ptx::mbarrier_wait(&shared.k_empty[stage_of(count)], phase_of(count));
-    load_keys(tile - 2, count + 2);
+    load_keys(tile - C::kStages, count + C::kStages);
   }
 
   __device__ __forceinline__ void release(ptx::Mbarrier* empty) {
@@ -208,9 +208,9 @@ struct Paired {
 };
 
 template <typename C>
-__global__ void __launch_bounds__(C::kThreads, C::kBlocks) paired(const __grid_constant__ ForwardArgs args) {
+__global__ void __launch_bounds__(C::kThreads, C::kBlocks) short_forward(const __grid_constant__ ForwardArgs args) {
   extern __shared__ __align__(tile::kSwizzleAlignment) uint8_t s_bytes[];
-  auto& shared = *reinterpret_cast<PairedShared<C>*>(s_bytes);
+  auto& shared = *reinterpret_cast<ShortShared<C>*>(s_bytes);
   if (threadIdx.x == 0) {
     for (int i = 0; i < C::kGroups; ++i) ptx::mbarrier_init(&shared.q_full[i], 1);
     for (int i = 0; i < C::kStages; ++i) {
@@ -222,8 +222,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks) paired(const __grid_c
     ptx::mbarrier_init_fence();
   }
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
-  Paired<C>{args, shared, group}.run();
+  ShortForward<C>{args, shared, group}.run();
 }
 
 }  // namespace tilewise::sm90
-#endif  // TILEWISE_CUDA_SM90_PAIRED_H_
+#endif  // TILEWISE_CUDA_SM90_SHORT_H_

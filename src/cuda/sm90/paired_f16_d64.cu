@@ -1,3 +1,0 @@
-#include "cuda/sm90/paired_launch.cuh"
-
-TILEWISE_SM90_PAIRED(forward_sm90_f16_d64_128x128_paired_simple, __half)
