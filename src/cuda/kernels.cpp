@@ -3,6 +3,7 @@
 #include "core/text.h"
 #include "cuda/device.h"
 #include "cuda/rules.h"
+#include "cuda/short_rules.h"
 #include "cuda/split_rules.h"
 
 namespace tilewise {
@@ -71,7 +72,7 @@ Status run_prepare(const Kernel& kernel, const Problem& problem, int device_inde
 
 constexpr Kernel row(const char* name, Op op, Form form, Target target, DType dtype, int tile_m, int tile_n,
                      const Facts& facts) {
-  const bool split = form == Form::split;
+  const bool split = form == Form::split, is_short = form == Form::small;
   return {.name = name,
           .op = op,
           .target = target,
@@ -80,10 +81,10 @@ constexpr Kernel row(const char* name, Op op, Form form, Target target, DType dt
           .tile_m = tile_m,
           .tile_n = tile_n,
           .form = form,
-          .refuses = split ? split_refuses : refuses,
+          .refuses = split ? split_refuses : is_short ? short_refuses : refuses,
           .schedule = split ? split_schedule : schedule,
           .scratch_bytes = split ? split_scratch : scratch_bytes,
-          .estimate = split ? split_estimate : estimate,
+          .estimate = split ? split_estimate : is_short ? short_estimate : estimate,
           .forward = op == Op::forward ? run_forward : nullptr,
           .backward = op == Op::backward ? run_backward : nullptr,
           .prepare = run_prepare,
@@ -102,6 +103,8 @@ constexpr Kernel reading(DType stored, Kernel kernel) {
   row(#name, Op::forward, Form::split, Target::arch, DType::type, m, n, name##_facts),
 #define CUDA_SPLIT_STORED(name, arch, type, stored, dim, dim_v, m, n, ...) \
   reading(DType::stored, row(#name, Op::forward, Form::split, Target::arch, DType::type, m, n, name##_facts)),
+#define CUDA_SHORT(name, arch, type, dim, dim_v, m, n, ...) \
+  row(#name, Op::forward, Form::small, Target::arch, DType::type, m, n, name##_facts),
 #define CUDA_BACKWARD(name, arch, type, dim, dim_v, m, n, ...) \
   row(#name, Op::backward, Form::fused, Target::arch, DType::type, m, n, name##_facts),
 constexpr Kernel kRows[] = {
