@@ -4,6 +4,7 @@
 #include "cuda/device.h"
 #include "cuda/rules.h"
 #include "cuda/split_rules.h"
+#include "cuda/standard_rules.h"
 
 namespace tilewise {
 namespace {
@@ -71,7 +72,7 @@ Status run_prepare(const Kernel& kernel, const Problem& problem, int device_inde
 
 constexpr Kernel row(const char* name, Op op, Form form, Target target, DType dtype, int tile_m, int tile_n,
                      const Facts& facts) {
-  const bool split = form == Form::split;
+  const bool split = form == Form::split, standard = form == Form::standard;
   return {.name = name,
           .op = op,
           .target = target,
@@ -80,10 +81,16 @@ constexpr Kernel row(const char* name, Op op, Form form, Target target, DType dt
           .tile_m = tile_m,
           .tile_n = tile_n,
           .form = form,
-          .refuses = split ? split_refuses : refuses,
+          .refuses = split      ? split_refuses
+                     : standard ? standard_refuses
+                                : refuses,
           .schedule = split ? split_schedule : schedule,
-          .scratch_bytes = split ? split_scratch : scratch_bytes,
-          .estimate = split ? split_estimate : estimate,
+          .scratch_bytes = split      ? split_scratch
+                           : standard ? standard_scratch
+                                      : scratch_bytes,
+          .estimate = split      ? split_estimate
+                      : standard ? standard_estimate
+                                 : estimate,
           .forward = op == Op::forward ? run_forward : nullptr,
           .backward = op == Op::backward ? run_backward : nullptr,
           .prepare = run_prepare,
@@ -95,6 +102,8 @@ constexpr Kernel row(const char* name, Op op, Form form, Target target, DType dt
   row(#name, Op::forward, Form::fused, Target::arch, DType::type, m, n, name##_facts),
 #define CUDA_SPLIT(name, arch, type, dim, dim_v, m, n, ...) \
   row(#name, Op::forward, Form::split, Target::arch, DType::type, m, n, name##_facts),
+#define CUDA_STANDARD(name, arch, type, dim, dim_v, m, n, ...) \
+  row(#name, Op::forward, Form::standard, Target::arch, DType::type, m, n, name##_facts),
 #define CUDA_BACKWARD(name, arch, type, dim, dim_v, m, n, ...) \
   row(#name, Op::backward, Form::fused, Target::arch, DType::type, m, n, name##_facts),
 constexpr Kernel kRows[] = {
