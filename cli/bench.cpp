@@ -35,7 +35,8 @@ class Bench {
         device_(device),
         device_name_(std::move(device_name)) {
     if (options_.with_rivals && !on_cuda()) rivals_ = find_rivals(options_.rivals);
-    if (options_.with_rivals && on_cuda()) notes_.push_back("rivals on a GPU: scripts/gpu.sh times them");
+    if (options_.with_rivals && on_cuda())
+      notes_.push_back("other rivals on a GPU: scripts/gpu.sh times them");
   }
 
   int run(const std::vector<BenchPoint>& grid) {
@@ -74,6 +75,10 @@ class Bench {
       const std::string what =
           entry.rival ? entry.rival->what() : "in a process of its own, in turns with this library";
       std::printf("%s: %s\n", entry.name.c_str(), what.c_str());
+    }
+    if (on_cuda() && wants_three_step() && !(decode && only)) {
+      names.push_back("three-step");
+      std::puts("three-step: this library's own row, with the scores in memory");
     }
     if (!names.empty()) std::puts("A rival's figure is its time over ours: above 1, ours is faster.");
     std::puts(table_header(names, !decode ? "GFLOP/s" : only ? "GB/s" : "GF|GB/s").c_str());
@@ -268,6 +273,15 @@ class Bench {
     } else if (Status s = tune::time_on_device({&call, 1}, candidates, &graphs); !s) {
       return fail("bench", s);
     }
+    std::vector<BenchRow> rows;  // of three steps, where that was asked for
+    std::optional<tune::PlannedCall> standard;
+    if (!decode && wants_three_step()) {
+      rows.push_back(ours);
+      rows[0].rival = "three-step";
+      if (Status s = add_three_step(call.plan().problem, tensors, &standard, &candidates, &graphs, &rows[0]);
+          !s)
+        rows[0].not_run = s.message();
+    }
     tune::MeasureOptions measuring;
     measuring.warmup = options_.warmup;
     measuring.repeats = options_.repeats;
@@ -276,8 +290,42 @@ class Bench {
       if (!timing.status) return fail("bench", timing.status);
     ours.timing = timings[0];
     (decode ? ours.peak_bytes : ours.peak_flops) = tune::median_of(rates);
-    print(ours, {});
+    for (BenchRow& row : rows) {
+      row.peak_flops = ours.peak_flops;
+      if (!standard) continue;
+      row.timing = timings[2];
+      row.times_ours = row.timing.median_ms / ours.timing.median_ms;
+    }
+    print(ours, rows);
     return kDone;
+  }
+
+  bool wants_three_step() const {
+    const auto& names = options_.rivals;
+    return options_.with_rivals &&
+           (names.empty() || std::find(names.begin(), names.end(), "three-step") != names.end());
+  }
+
+  // This library's own three-step row as a candidate: there is no BLAS to call here.
+  Status add_three_step(const Problem& problem, const Tensors& tensors,
+                        std::optional<tune::PlannedCall>* standard, std::vector<tune::Candidate>* candidates,
+                        std::deque<cuda::GraphTimer>* graphs, BenchRow* row) {
+    Status status(Code::unsupported, "no row with three steps runs this problem");
+    row->kernel.clear();
+    row->workspace_bytes = 0;
+    for (const Kernel* kernel : context_.get()->registry.rows()) {
+      if (kernel->form != Form::standard || !is_cuda(kernel->target)) continue;
+      auto call = tune::PlannedCall::make(context_, problem, tensors, kernel->name);
+      if (!call) continue;
+      tune::Candidate timed{.name = kernel->name, .run = {}};
+      if (status = tune::time_on_device({&*call, 1}, {&timed, 1}, graphs); !status) return status;
+      row->kernel = kernel->name;
+      row->workspace_bytes = call->plan().workspace_bytes;
+      standard->emplace(std::move(*call));
+      candidates->push_back(std::move(timed));
+      return {};
+    }
+    return status;
   }
 
   void time_foreign(const RivalEntry& entry, const Problem& problem, const Plan& planned, int threads,
@@ -323,7 +371,7 @@ class Bench {
     if (table()) {
       std::vector<BenchRow> present;
       for (size_t r = 0; r < rivals.size(); ++r) {
-        if (!rivals_[r].present()) continue;
+        if (r < rivals_.size() && !rivals_[r].present()) continue;
         present.push_back(rivals[r]);
         const std::string note = rivals[r].rival + ": " + rivals[r].not_run;
         if (!rivals[r].not_run.empty() && std::find(notes_.begin(), notes_.end(), note) == notes_.end())

@@ -429,8 +429,8 @@ TILEWISE_API tilewise_code tilewise_append_forward(tilewise_context* context, co
                                                    tilewise_error* error);
 
 /* Exact rows of P (after softmax, before dropout), for looking: rows i32 [R], for every batch and head, into
- * weights f32 [B, Hq, R, Skv]. Host tensors; O(R * Skv) memory. Uses q, k and every mask and score tensor of
- * `tensors`. */
+ * weights f32 [B, Hq, R, Skv]; O(R * Skv) memory. Uses q, k and every mask and score tensor of `tensors`;
+ * those of a device are copied to the host, after all of its work. */
 TILEWISE_API tilewise_code tilewise_attention_weights(tilewise_context* context,
                                                       const tilewise_problem* options,
                                                       const tilewise_tensors* tensors,
