@@ -7,7 +7,7 @@ CLONE is a clone of FlashAttention's repository (github.com/Dao-AILab/flash-atte
 nothing of it is kept. Its decorators make some 500,000 cases, more than can be collected: of each test N (default 20) cases are
 drawn by a seed, of those whose sequences are at most S (default 512) rows, and the test is called with them, in turns, as many
 as begin within --seconds. Without a GPU the device's name is replaced, so that the same cases run on the CPU. Needs tilewise,
-PyTorch, pytest and einops. A line for each test, failures with their reason, and the sum last.
+PyTorch, pytest and einops. A line for each case with the reason where it failed, for each test, and the sum last.
 """
 
 import argparse
@@ -118,17 +118,15 @@ def main():
         for turn in itertools.zip_longest(*(cases for cases, _ in chosen.values())):
             for name, case in zip(names, turn):
                 if case is not None and time.monotonic() < end:
-                    verdicts[name].append((case, *outcome(getattr(module, name), case)))
+                    verdicts[name].append(outcome(getattr(module, name), case))
+                    kind, reason = verdicts[name][-1]
+                    print(f"{kind} {name} {case} {reason[:300]}", flush=True)
     sums = dict.fromkeys(("passed", "failed", "skipped"), 0)
     for name, (cases, total) in chosen.items():
-        kinds = [kind for _, kind, _ in verdicts[name]]
+        kinds = [kind for kind, _ in verdicts[name]]
         print(f"{name}: {', '.join(f'{kinds.count(kind)} {kind}' for kind in sums)} of {len(cases)} drawn of {total}")
-        for case, kind, reason in verdicts[name]:
+        for kind in kinds:
             sums[kind] += 1
-            if kind == "failed":
-                print(f"  failed {case}: {reason[:300]}")
-        for reason in sorted({reason for _, kind, reason in verdicts[name] if kind == "skipped"}):
-            print(f"  skipped: {reason[:200]}")
     print(", ".join(f"{count} {kind}" for kind, count in sums.items()))
     return 1 if sums["failed"] or not sums["passed"] else 0
 
