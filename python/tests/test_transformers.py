@@ -84,8 +84,8 @@ class Models(WithTorch):
         """By the rule of numerics.md in every type of the device: an error is at most twice the naive one against fp64.
 
         A whole model has no formula for the sum of magnitudes A; its place has the tensor's largest element, of gradients
-        that of all parameters. In 16 bits, where a gradient's largest error is one element's chance, the naive one is the larger of
-        eager's and SDPA's where the model has that.
+        that of all parameters. In 16 bits, where a tensor's largest error is one element's chance, the naive one is the largest of
+        eager's, on the device and on the host, and of SDPA's where the model has that.
         """
         for dtype in (torch.float32,) if self.device == "cpu" else dtypes:
             eager.to(dtype), ours.to(dtype)
@@ -95,7 +95,7 @@ class Models(WithTorch):
             exact = {name: x.clone() for name, x in exact.items()}
             eager.to(dtype)
             with mock.patch.object(tilewise.transformers, "attention", wraps=tilewise.transformers.attention) as seen:
-                naive = self.naive_errors(eager, rows, given, exact, ("eager",) if dtype == torch.float32 else ("eager", "sdpa"))
+                naive = self.naive_errors(eager, rows, given, exact, ("eager",) if dtype == torch.float32 else ("eager", "sdpa", "host"))
                 self.assertEqual(seen.call_count, 0)
                 got = run(ours, rows, given)
                 self.assertGreater(seen.call_count, 1)
@@ -108,15 +108,18 @@ class Models(WithTorch):
                 self.assertLessEqual(share, 1, f"{name} in {dtype}")
 
     def naive_errors(self, model, rows, given, exact, names):
-        """The largest error of each tensor, over the implementations of `names` that the model has."""
+        """The largest error of each tensor, over the implementations of `names` that the model has; "host" is eager there."""
         errors = []
         for name in names:
-            try:
-                model.set_attn_implementation(name)
-                found = run(model, rows, given)
-            except ValueError:  # SDPA has no softcap, no sinks
-                continue
-            errors.append({key: (found[key] - ref).abs().max() for key, ref in exact.items()})
+            with torch.device("cpu" if name == "host" else self.device):
+                try:
+                    model.to(torch.get_default_device()).set_attn_implementation("eager" if name == "host" else name)
+                    at = None if rows is None else rows.to(torch.get_default_device())
+                    found = run(model, at, {key: x.to(torch.get_default_device()) for key, x in given.items()})
+                except ValueError:  # SDPA has no softcap, no sinks
+                    continue
+            errors.append({key: (found[key].to(self.device) - ref).abs().max() for key, ref in exact.items()})
+        model.to(self.device)
         return {key: max(of[key] for of in errors) for key in exact}
 
     def cast(self, inputs, dtype):
