@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -43,7 +44,7 @@ struct Cache {
         dense(static_cast<size_t>(kBatch * kKeys * kRow * bytes_of(type))),
         paged(static_cast<size_t>(kPages * kPageSize * kRow * bytes_of(type)), std::byte{0x7f}),
         scales(kBatch * kMaxPages * kHeadsKv),
-        paged_scales(kPages * kHeadsKv, std::nanf("")) {
+        paged_scales(kPages * kHeadsKv, NAN) {
     for (size_t i = 0; i < scales.size(); ++i)
       scales[i] =
           (0.5f + static_cast<float>((i * 7 + seed) % 11) / 11.0f) * (dtype == DType::i8 ? 0.03f : 1.0f);

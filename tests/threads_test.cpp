@@ -18,7 +18,7 @@ constexpr const char* kLine =
     "name=threads batch=2 heads_q=4 heads_kv=2 seqlen_q=70 seqlen_kv=150 head_dim=16 causal=bottom-right "
     "bias=11qk:random sinks=random dlse=1 dtype=f32";
 
-CaseData prepared(const char* line, DType dtype) {
+CaseData prepared(const std::string& line, DType dtype) {
   const auto c = parse_case(line);
   EXPECT_TRUE(c.ok()) << c.status().message();
   CaseData data(*c, dtype, 3);
@@ -107,7 +107,7 @@ TEST(Threads, CallersShareTheOneCallForm) {
   }
   std::vector<CaseData> datas;
   for (int caller = 0; caller < 4; ++caller) {
-    for (const std::string& line : lines) datas.push_back(prepared(line.c_str(), DType::f32));
+    for (const std::string& line : lines) datas.push_back(prepared(line, DType::f32));
   }
   std::vector<std::string> failures(datas.size());
   std::vector<std::thread> callers;

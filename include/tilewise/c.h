@@ -243,8 +243,8 @@ typedef struct tilewise_context_options {
   void* allocate_user;
   const char* kernel;      /* NULL, or the kernel that every plan must use */
   const char* tuning_text; /* NULL, or the content of a tuning file for this device */
-  int32_t check_data;      /* 1: look at lengths, offsets, pages and ranges and refuse instead of clamping; those */
-                           /* of a device too, for which the call waits: not while a stream is captured */
+  int32_t check_data;      /* 1: look at lengths, offsets, pages and ranges and refuse instead of clamping */
+                           /* them; on a device the call then waits, and is not legal inside a capture */
   int32_t
       device_kind; /* what tilewise_plan_for_context plans for; 0 = the CPU. tilewise_attention takes the */
   int32_t device_index; /* device of its tensors, whatever stands here */
@@ -429,8 +429,8 @@ TILEWISE_API tilewise_code tilewise_append_forward(tilewise_context* context, co
                                                    tilewise_error* error);
 
 /* Exact rows of P (after softmax, before dropout), for looking: rows i32 [R], for every batch and head, into
- * weights f32 [B, Hq, R, Skv]. Host tensors; O(R * Skv) memory. Uses q, k and every mask and score tensor of
- * `tensors`. */
+ * weights f32 [B, Hq, R, Skv]; O(R * Skv) memory. Uses q, k and every mask and score tensor of `tensors`;
+ * those of a device are copied to the host, after all of its work. */
 TILEWISE_API tilewise_code tilewise_attention_weights(tilewise_context* context,
                                                       const tilewise_problem* options,
                                                       const tilewise_tensors* tensors,

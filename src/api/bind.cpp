@@ -382,8 +382,8 @@ bool read_sizes(TensorChecks& checks, const tilewise_problem& p, const tilewise_
   return true;
 }
 
-Status bind_scores(const tilewise_problem& p, const tilewise_tensors& t, ForwardParams* out) {
-  Binder b(p, Place());
+Status bind_scores(const tilewise_problem& p, Place place, const tilewise_tensors& t, ForwardParams* out) {
+  Binder b(p, place);
   bind_score_inputs(b, p, t, out);
   return b.checks().take_status();
 }

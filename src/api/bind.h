@@ -36,7 +36,8 @@ Status bind_forward(const tilewise_problem& problem, Place place, const tilewise
 Status bind_backward(const tilewise_problem& problem, Place place, const tilewise_tensors& tensors,
                      BackwardParams* params);
 // q, k and every mask and score tensor; neither v nor outputs.
-Status bind_scores(const tilewise_problem& problem, const tilewise_tensors& tensors, ForwardParams* params);
+Status bind_scores(const tilewise_problem& problem, Place place, const tilewise_tensors& tensors,
+                   ForwardParams* params);
 
 // What the values of host lengths must satisfy. Always: no sequence is longer than planned, and a cache's
 // indices and a paged one's lengths are in range, as clamping would read another sequence's keys. With

@@ -44,7 +44,7 @@ TEST(Element, I8IsRoundedToEvenAndHeld) {
   }
   EXPECT_EQ(i8_of_float(1e9f), 127);
   EXPECT_EQ(i8_of_float(-HUGE_VALF), -127);
-  EXPECT_EQ(i8_of_float(std::nanf("")), 0);
+  EXPECT_EQ(i8_of_float(NAN), 0);
   int8_t stored = 5;
   store_element(&stored, DType::i8, 0, -3.4f);
   EXPECT_EQ(load_element(&stored, DType::i8, 0), -3.0f);

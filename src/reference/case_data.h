@@ -86,6 +86,9 @@ struct CaseData {
   std::string damage(Direction direction, const Expectation& expectation);
 };
 
+// Writes NaN into every row, key and bias of the case's data that nothing may look at.
+void poison_what_nobody_sees(CaseData* data);
+
 // The output that uses most of its allowance.
 Comparison compare_outputs(CaseData& data, Direction direction, const Expectation& expectation,
                            double units = 8.0);

@@ -150,7 +150,10 @@ class HeadFormula {
       row.weights[n] = row.weights[n] / sum;
       const Real weight = stored_as(p.v.dtype, dropped(row.weights[n], i, j));
       const Real* v_row = &v[at(j, p.head_dim_v)];
-      for (int64_t d = 0; d < p.head_dim_v; ++d) row.o[at(d, 1)] += weight * v_row[d];
+      // A weight that underflows is no zero: its product with an infinity is one.
+      const bool vanished = value_of(weight) == 0.0 && keeps(i, j);
+      for (int64_t d = 0; d < p.head_dim_v; ++d)
+        row.o[at(d, 1)] += vanished && std::isinf(value_of(v_row[d])) ? v_row[d] : weight * v_row[d];
     }
     for (size_t n = 0; n < row.keys.size(); ++n) {
       const Real weight = dropped(row.weights[n], i, row.keys[n]);
