@@ -238,7 +238,11 @@ struct ShortForward {
   __device__ __forceinline__ void clear_unseen(int tile, uint32_t stage) {
     const int first = work().see_first - tile * C::kTileN, last = work().see_last - tile * C::kTileN;
     if (first <= 0 && last >= C::kTileN) return;
-    tile::clear_outside<C::kTileN, C::kDimV>(shared.v[stage], first, last, kGroupBarrier + group);
+    // Barriers by constants: a kernel that may name any takes all sixteen, and blocks share what a multiprocessor has.
+    if (group == 0)
+      tile::clear_outside<C::kTileN, C::kDimV>(shared.v[stage], first, last, kGroupBarrier);
+    else
+      tile::clear_outside<C::kTileN, C::kDimV>(shared.v[stage], first, last, kGroupBarrier + 1);
   }
 
   __device__ __forceinline__ void finish() {
