@@ -36,7 +36,8 @@ std::vector<Subject> subjects() {
 std::vector<const Kernel*> cuda_rows(Direction direction) {
   std::vector<const Kernel*> rows = kernels_of(direction, true);
   if (const char* part = std::getenv("TILEWISE_TEST_KERNELS"))
-    std::erase_if(rows, [&](const Kernel* row) { return std::string(row->name).find(part) == std::string::npos; });
+    std::erase_if(rows,
+                  [&](const Kernel* row) { return std::string(row->name).find(part) == std::string::npos; });
   return rows;
 }
 

@@ -81,10 +81,14 @@ constexpr Kernel row(const char* name, Op op, Form form, Target target, DType dt
           .tile_m = tile_m,
           .tile_n = tile_n,
           .form = form,
-          .refuses = split ? split_refuses : is_short ? short_refuses : refuses,
+          .refuses = split      ? split_refuses
+                     : is_short ? short_refuses
+                                : refuses,
           .schedule = split ? split_schedule : schedule,
           .scratch_bytes = split ? split_scratch : scratch_bytes,
-          .estimate = split ? split_estimate : is_short ? short_estimate : estimate,
+          .estimate = split      ? split_estimate
+                      : is_short ? short_estimate
+                                 : estimate,
           .forward = op == Op::forward ? run_forward : nullptr,
           .backward = op == Op::backward ? run_backward : nullptr,
           .prepare = run_prepare,

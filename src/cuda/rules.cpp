@@ -177,7 +177,8 @@ Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& devi
   if (padded && kernel.op == Op::forward && tiles_of(kernel, p) == 1)
     read = std::max(read, visible / static_cast<double>(p.seqlen_q) * 2.0 *
                               static_cast<double>(p.head_dim + p.head_dim_v) / 1.1);
-  // A persistent block starts each piece of work anew, under nothing else's work (docs/performance/forward_short.md).
+  // A persistent block starts each piece of work anew, under nothing else's work
+  // (docs/performance/forward_short.md).
   constexpr double kPieceSeconds = 1.5e-6;
   const bool persistent = kernel.target == Target::sm90 && kernel.op == Op::forward && facts.blocks == 1;
   const double starts = persistent ? kPieceSeconds * std::max(0.0, tiles / multiprocessors - 1.0) : 0.0;
