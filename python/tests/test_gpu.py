@@ -180,10 +180,14 @@ class Devices(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "^k is on the CPU.*numpy.ndarray"):
             tilewise.attention(q, k.float().cpu().numpy(), v)
 
-    def test_what_is_the_hosts_alone(self):
-        q, k, v = qkv(11, torch.float32)
-        with self.assertRaisesRegex(ValueError, "q is on a CUDA device; accepted: arrays on the CPU"):
-            tilewise.attention_weights(q, k, torch.tensor([0], dtype=torch.int32))
+    def test_attention_weights(self):
+        q, k, _ = qkv(11, torch.float32)
+        rows = torch.tensor([0, 7, 299], dtype=torch.int32)
+        weights = tilewise.attention_weights(q, k, rows.cuda(), causal=True)
+        self.assertEqual(weights.device, q.device)
+        self.assertTrue(torch.equal(weights.cpu(), tilewise.attention_weights(q.cpu(), k.cpu(), rows, causal=True)))
+        with self.assertRaisesRegex(ValueError, "^rows is on the CPU; accepted: CUDA device 0"):
+            tilewise.attention_weights(q, k, rows)
 
     def test_out_types_and_strides(self):
         q, k, v = qkv(12)

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/cost.h"
+#include "cuda/device.h"
 #include "cuda/kernels.h"
 #include "cuda/made_up_device.h"
 #include "cuda/runtime.h"
@@ -225,6 +226,18 @@ TEST(CudaRuntime, WithoutADeviceTheAnswerIsASentence) {
   const auto info = DeviceInfo::query(TILEWISE_CUDA, 0);
   ASSERT_FALSE(info.ok());
   EXPECT_EQ(info.status().message(), count.status().message());
+}
+
+TEST(CudaRuntime, TheSentenceSaysWhatIsWrongWithTheDriver) {
+  const auto says = [](cudaError_t error, int found) {
+    return cuda::no_device(error, found, 13000).message();
+  };
+  EXPECT_EQ(says(cudaErrorInsufficientDriver, 12040),
+            "the NVIDIA driver supports CUDA 12.4; this build needs 13.0 or later");
+  EXPECT_NE(says(cudaErrorInsufficientDriver, 0).find("no NVIDIA driver was found"), std::string::npos);
+  EXPECT_NE(says(cudaErrorNoDevice, 13000).find("shows no device"), std::string::npos);
+  EXPECT_NE(says(cudaErrorSystemNotReady, 13000).find("the NVIDIA driver refused: "), std::string::npos);
+  EXPECT_EQ(cuda::no_device(cudaErrorNoDevice, 0, 13000).code(), Code::device);
 }
 
 }  // namespace

@@ -26,10 +26,11 @@ std::string split_refuses(const Kernel& kernel, const Problem& p, const DeviceIn
   const double entries = static_cast<double>(p.batch) * row_tiles(p) *
                          (p.batch_invariant ? static_cast<double>(p.seqlen_kv) / kSplitChunk + 1.0 : 1.0);
   const double steps = static_cast<double>(p.batch * p.heads_kv) * row_tiles(p) *
-                       (static_cast<double>(p.seqlen_kv) / kernel.tile_n + 2.0);
+                       (static_cast<double>(p.seqlen_kv) / kSplitGroup + 2.0);
   if (std::max({rows, entries, steps, static_cast<double>(p.num_pages)}) > kSplitMostRows)
     return cat(
-        "takes up to 2^30 rows of a group of heads, tiles of them, key tiles of these and pages; given ",
+        "takes up to 2^30 rows of a group of heads, tiles of them, groups of 16 keys of these and pages; "
+        "given ",
         rows, ", ", entries, ", ", steps, " and ", p.num_pages);
   return {};
 }
@@ -58,7 +59,7 @@ Estimate split_estimate(const Kernel& kernel, const Problem& p, const DeviceInfo
   const double tiles = row_tiles(p), rows = std::max(static_cast<double>(p.seqlen_q), 1.0);
   const double seen = std::min(static_cast<double>(p.seqlen_kv), visible_pairs_per_head(p) / rows + rows);
   const double key_heads = full_sequences(p) * static_cast<double>(p.heads_kv);
-  const double row_bytes = 2.0 * static_cast<double>(p.head_dim + p.head_dim_v);
+  const double row_bytes = bits_of(kernel.stored_kv()) / 8.0 * static_cast<double>(p.head_dim + p.head_dim_v);
   const double keys = key_heads * seen * row_bytes;
   const double lanes = fma_lanes(device.isa), multiprocessors = std::max(device.cores, 1);
   const double clock = std::max(device.core_gflops, 1.0) * 1e9 / (2.0 * lanes);

@@ -23,6 +23,13 @@ __device__ __forceinline__ void ldmatrix_x4_transposed(uint32_t (&words)[4], uin
                : "memory");
 }
 
+// One matrix of 8 x 8, transposed between the lanes' registers.
+__device__ __forceinline__ uint32_t transpose_8x8(uint32_t word) {
+  uint32_t transposed;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(word));
+  return transposed;
+}
+
 // Compute capability 9.0 and up.
 __device__ __forceinline__ void stmatrix_x4(uint32_t s_row, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(s_row), "r"(a),

@@ -1,0 +1,56 @@
+// Constants and arguments of the kernels for short sequences, and the piece of work that a warp takes.
+#ifndef TILEWISE_CUDA_SM80_SHORT_CONFIG_H_
+#define TILEWISE_CUDA_SM80_SHORT_CONFIG_H_
+
+#include "core/params.h"
+#include "cuda/tile/order.cuh"
+#include "cuda/tile/work.cuh"
+
+namespace tilewise::sm80 {
+
+// Warps that hold all keys and values of a head in registers.
+template <typename ElementT, int kKeysOf, int kBlocksOf>
+struct WarpShort {
+  using Element = ElementT;
+  static constexpr int kDim = 64, kKeys = kKeysOf;
+  static constexpr int kWarps = 4, kThreads = 32 * kWarps, kBlocks = kBlocksOf;
+  static_assert(kKeys % 16 == 0);
+};
+
+struct ShortArgs {
+  ForwardParams params;
+  tile::Order order;
+  int32_t rows = 16;  // queries of a piece, a multiple of 16
+  int32_t queries_per_key_head = 1;
+  float scale_log2 = 0.0f;  // scores, shaped or not, to exponents of 2
+  int32_t shaped = 0;       // softcap, ALiBi or a scale that is not positive
+  int32_t wide_o = 0;
+};
+
+// A piece: queries [row, row + rows) of one head and the keys that they see; tiles of keys mean nothing here.
+struct ShortWork : tile::Work {
+  int32_t kv_head;
+
+  // A packed sequence that is longer than the plan's bound has further pieces, tiles_m apart. begin stands before
+  // the first one; next is false after the last.
+  __device__ __forceinline__ void begin(const ShortArgs& args, int index) {
+    int tile_row;
+    args.order.find(index, batch, head, tile_row);
+    kv_head = head / args.queries_per_key_head;
+    row = (tile_row - args.order.tiles_m) * args.rows;
+  }
+  __device__ __forceinline__ bool next(const ShortArgs& args) {
+    const Sequence s = sequence_of(args.params, batch);
+    row += args.order.tiles_m * args.rows;
+    rows_q = static_cast<int32_t>(s.rows_q);
+    if (row >= rows_q) return false;
+    take(args.params, s, batch, head);
+    const int last_row = min(row + args.rows, len_q) - 1;
+    see_first = max(lo(row), 0);
+    see_last = last_row < row ? 0 : max(hi(last_row), 0);
+    return true;
+  }
+};
+
+}  // namespace tilewise::sm80
+#endif  // TILEWISE_CUDA_SM80_SHORT_CONFIG_H_

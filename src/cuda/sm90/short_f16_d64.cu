@@ -1,0 +1,4 @@
+#include "cuda/sm90/short_launch.cuh"
+
+TILEWISE_SM90_SHORT(forward_sm90_f16_d64_64x64_b4_simple, __half, 1, 64, 2, 4)
+TILEWISE_SM90_SHORT(forward_sm90_f16_d64_128x128_b2_simple, __half, 2, 128, 2, 2)
