@@ -56,8 +56,8 @@ def _run(direction, arrays, bhsd, offset, *numbers):
         raise refused(error, arrays) from None
 
 
-def _empty_outputs(arrays, bhsd):
-    """o and lse."""
+def _empty_outputs(arrays, bhsd, wants_lse=True):
+    """o and lse, or None where it is not wanted."""
     q, columns = arrays["q"], arrays["v"].shape[-1]
     shape = q.shape
     if "cu_seqlens_q" in arrays:
@@ -66,15 +66,21 @@ def _empty_outputs(arrays, bhsd):
         stats = shape[:3] if bhsd else (shape[0], shape[2], shape[1])
     # empty_like is 3 us faster than new_empty, and keeps the order of q's dimensions in memory, as PyTorch's own function does.
     o = torch.empty_like(q) if shape[-1] == columns else q.new_empty((*shape[:-1], columns))
-    return o, torch.empty(stats, dtype=torch.float32, device=q.device)
+    return o, torch.empty(stats, dtype=torch.float32, device=q.device) if wants_lse else None
 
 
 def forward(*arguments):
     """o and lse."""
+    return _forward(arguments, True)
+
+
+def _forward(arguments, wants_lse):
     arrays, numbers = _given(arguments), arguments[len(_INPUTS):]
-    arrays["o"], arrays["lse"] = o, lse = _empty_outputs(arrays, numbers[0])
+    arrays["o"], lse = _empty_outputs(arrays, numbers[0], wants_lse)
+    if wants_lse:
+        arrays["lse"] = lse
     _run(_core.FORWARD, arrays, *numbers)
-    return o, lse
+    return arrays["o"], lse
 
 
 def _empty_gradients(arrays, wants_dbias, wants_dsinks):
@@ -169,12 +175,15 @@ _modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
 _transforms = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 
 
-def apply(*arguments):
-    """o and lse. Plain tensors outside of any tracing take the short way, everything else the operator."""
+def apply(wants_lse, *arguments):
+    """o and lse, which may be None where it is not wanted.
+
+    Plain tensors outside of any tracing take the short way, everything else the operator.
+    """
     if torch.compiler.is_compiling() or type(arguments[0]) not in _PLAIN or _modes() or _transforms():
         return attention_op(*arguments)
     q, k, v, bias, sinks, *others = arguments
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or bias is not None and bias.requires_grad
                                     or sinks is not None and sinks.requires_grad):
         return _Eager.apply(q, k, v, bias, sinks, others)
-    return forward(*arguments)
+    return _forward(arguments, wants_lse)
