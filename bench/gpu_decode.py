@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times this library's CUDA forward of few queries over long caches beside cuDNN and PyTorch's flash backend.
 
-    bench/gpu_decode.py [--output decode.json] [--sets decode,paged,skewed,more] [--only TEXT,...] [--kernel NAME]
+    bench/gpu_decode.py [--output decode.json] [--sets decode,paged,skewed,more,quantised] [--only TEXT,...] [--kernel NAME]
                         [--seconds S] [--no-rivals]
 
 All in one process, in turns, on random data: graphs of at least 50 calls that walk caches of more than 256 MB in all,
@@ -17,23 +17,27 @@ import gpu_common as gpu
 import torch_rival as tw
 
 ROTATED_BYTES, LEAST_CALLS = 272 << 20, 50
-I32 = 4  # TILEWISE_I32
+F32, I32 = 1, 4  # TILEWISE_F32, TILEWISE_I32
+HAS_KV_SCALES = 1 << 14
+STORED = {"f8e4m3": (9, "float8_e4m3fn"), "i8": (10, "int8")}  # TILEWISE_F8E4M3, TILEWISE_I8
 
 
 class Point(gpu.Point):
-    """`page` rows of keys a page, 0 = not paged; `lengths` of the sequences, or None: all have `keys`."""
+    """`page` rows of keys a page, 0 = not paged; `lengths` of the sequences, or None: all have `keys`; `stored` is the
+    type of a quantised cache, which has a scale for each head and page or sequence."""
 
-    def __init__(self, name, batch, heads, heads_kv, keys, head_dim=128, queries=1, page=0, lengths=None, dtype="bf16"):
+    def __init__(self, name, batch, heads, heads_kv, keys, head_dim=128, queries=1, page=0, lengths=None, dtype="bf16", stored=""):
         super().__init__(name, batch, heads, head_dim, queries, queries > 1, heads_kv, dtype=dtype, seqlen_kv=keys)
-        self.page, self.lengths = page, lengths or [keys] * batch
+        self.page, self.lengths, self.stored = page, lengths or [keys] * batch, stored
 
     def cache_bytes(self):
-        return 2 * 2 * sum(self.lengths) * self.heads_kv * self.head_dim
+        return (2 if self.stored else 4) * sum(self.lengths) * self.heads_kv * self.head_dim
 
     def text(self):
         where = f" page {self.page}" if self.page else ""
         kind = f" q {self.seqlen}" if self.seqlen > 1 else ""
-        return f"b{self.batch} {self.heads}/{self.heads_kv} {self.seqlen_kv} d{self.head_dim} {self.dtype}{kind}{where}"
+        dtype = f"{self.dtype} over {self.stored}" if self.stored else self.dtype
+        return f"b{self.batch} {self.heads}/{self.heads_kv} {self.seqlen_kv} d{self.head_dim} {dtype}{kind}{where}"
 
 
 DECODE = [(1, 32, 8, 1024), (1, 32, 8, 8192), (1, 32, 8, 131072), (16, 32, 8, 8192), (64, 32, 8, 4096),
@@ -54,6 +58,9 @@ def points_of(sets):
         points += [Point("more", 64, 32, 8, 4096, head_dim=64), Point("more", 64, 16, 8, 4096, head_dim=256),
                    Point("more", 64, 32, 8, 4096, queries=4), Point("more", 16, 32, 8, 8192, queries=16),
                    Point("more", 64, 32, 8, 4096, dtype="f16")]
+    if "quantised" in sets:
+        points += [Point("quantised", *p, stored="f8e4m3") for p in DECODE]
+        points += [Point("quantised", 64, 32, 8, 4096, page=16, stored="f8e4m3"), Point("quantised", 64, 32, 8, 4096, stored="i8")]
     return points
 
 
@@ -79,19 +86,28 @@ class Call:
         self.lengths = torch.tensor(point.lengths, dtype=torch.int32, device="cuda")
         self.table, blocks = paged(torch, point) if point.page else (None, point.batch)
         shape = (blocks, point.page or point.seqlen_kv, point.heads_kv, point.head_dim)
-        bytes_of = 2 * 2 * shape[0] * shape[1] * shape[2] * shape[3]
+        bytes_of = (2 if point.stored else 4) * shape[0] * shape[1] * shape[2] * shape[3]
         fit = int(torch.cuda.mem_get_info()[0] * 0.8) // bytes_of
         wanted = -(-ROTATED_BYTES // point.cache_bytes()) if point.cache_bytes() < ROTATED_BYTES else 2
         self.q = make(point.batch, point.seqlen, point.heads, point.head_dim)
-        self.caches = [(make(*shape), make(*shape)) for _ in range(max(1, min(wanted, fit)))]
+        stored = (lambda x: x) if not point.stored else lambda x: (x * 24).to(getattr(torch, STORED[point.stored][1]))
+        self.caches = [(stored(make(*shape)), stored(make(*shape))) for _ in range(max(1, min(wanted, fit)))]
+        self.scales = [(torch.rand(blocks, point.heads_kv, device="cuda") + 0.5) / 24 for _ in "kv"]
         self.o = torch.empty_like(self.q)
         problem, self.tensors = ours.problem_of(point), []
         if point.page:
             problem.page_size, problem.max_pages, problem.num_pages = point.page, self.table.shape[1], blocks
             problem.features |= tw.HAS_KV_LENGTHS
+        problem.features |= HAS_KV_SCALES if point.stored else 0
         for k, v in self.caches:
             tensors = tw.Tensors()
-            gpu.fill(problem, tensors, point.dtype, q=self.q, k=k, v=v, o=self.o)
+            gpu.fill(problem, tensors, point.dtype, q=self.q, o=self.o)
+            if point.stored:
+                problem.dtype_k = problem.dtype_v = STORED[point.stored][0]
+                tensors.k, tensors.v = (tw.view(x, problem.dtype_k) for x in (k, v))
+                tensors.k_scales, tensors.v_scales = (tw.view(x, F32) for x in self.scales)
+            else:
+                gpu.fill(problem, tensors, point.dtype, k=k, v=v)
             if point.page:
                 tensors.page_table, tensors.kv_lengths = tw.view(self.table, I32), tw.view(self.lengths, I32)
             self.tensors.append(tensors)
@@ -108,7 +124,7 @@ class Call:
         return lambda: call(next(turns))
 
     def rivals(self):
-        if self.point.page or self.point.causal:  # bottom-right causal and pages are not PyTorch's
+        if self.point.page or self.point.causal or self.point.stored:  # bottom-right causal, pages, bytes are not PyTorch's
             return {}
         q = self.q.transpose(1, 2)
         theirs = [(k.transpose(1, 2), v.transpose(1, 2)) for k, v in self.caches]
@@ -121,6 +137,8 @@ class Call:
         b = p.batch - 1
         n = int(self.lengths[b])
         k, v = self.caches[0]
+        if p.stored:
+            k, v = (x.float() * of[:, None, :, None] for x, of in zip((k, v), self.scales))
         if self.table is not None:
             rows = torch.arange(n, device="cuda")
             pages = self.table[b].long()[rows // p.page]

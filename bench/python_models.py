@@ -1,7 +1,7 @@
 """The models of python_training.py: small torch modules whose attention is an argument, so that nothing else differs.
 
 An attention is a function (q, k, v, causal, ranges, keys) of q [B, Sq, Hq, D], k and v [B, Skv, Hkv, D]:
-causal from the bottom-right corner; ranges int32 [B, Sq, 2] or None, the keys [first, last) that a row sees; keys int32 [B]
+causal from the bottom-right corner; ranges an Images or None, the keys [first, last) that a row sees; keys int32 [B]
 or None, how many of a cache's rows are filled.
 """
 
@@ -17,7 +17,7 @@ def dense_mask(q, k, causal, ranges, keys):
     at = torch.arange(k.shape[1], device=q.device)
     mask = torch.ones(1, 1, 1, k.shape[1], dtype=torch.bool, device=q.device)
     if ranges is not None:
-        mask = mask & ((at >= ranges[..., :1]) & (at < ranges[..., 1:]))[:, None]
+        mask = mask & ((at >= ranges.keys[..., :1]) & (at < ranges.keys[..., 1:]))[:, None]
     if keys is not None:
         mask = mask & (at < keys[:, None])[:, None, None]
     if causal:
@@ -49,10 +49,25 @@ def sdpa(q, k, v, causal=False, ranges=None, keys=None):
 def tilewise(q, k, v, causal=False, ranges=None, keys=None):
     from tilewise.torch import attention
 
-    return attention(q, k, v, causal=causal, kv_ranges=ranges, kv_lengths=keys)
+    if ranges is not None:  # consecutive rows see one image and no other: sequences of their own, packed
+        packed = attention(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), cu_seqlens_q=ranges.text, cu_seqlens_kv=ranges.latents,
+                           seqlen_q=ranges.longest_text, seqlen_kv=ranges.longest_latents)
+        return packed.unflatten(0, q.shape[:2])
+    return attention(q, k, v, causal=causal, kv_lengths=keys)
 
 
 IMPLEMENTATIONS = {"eager": eager, "sdpa": sdpa, "tilewise": tilewise}
+
+
+@dataclass
+class Images:
+    """Which image latents each row of text sees: as ranges of keys int32 [B, Sq, 2], and as what is packed for both sides."""
+
+    keys: torch.Tensor
+    text: torch.Tensor
+    latents: torch.Tensor
+    longest_text: int
+    longest_latents: int
 
 
 @dataclass
@@ -156,8 +171,12 @@ class Decoder(nn.Module):
 
 
 def images_of(batch, rows, width, device, dtype, every=512, latents=64):
-    """Image latents [B, images * latents, width], and the range of each text row: the latest image at or before it."""
+    """Image latents [B, images * latents, width], one image every 512 rows of text, which see the latest."""
     count = max(1, rows // every)
     latest = (torch.arange(rows, device=device) // every).clamp_max(count - 1) * latents
-    ranges = torch.stack((latest, latest + latents), -1).int().expand(batch, -1, -1).contiguous()
-    return torch.randn(batch, count * latents, width, device=device, dtype=dtype), ranges
+    keys = torch.stack((latest, latest + latents), -1).int().expand(batch, -1, -1).contiguous()
+    starts = torch.arange(batch, device=device)[:, None] * rows + torch.arange(count, device=device) * every
+    text = torch.cat((starts.flatten(), starts.new_tensor([batch * rows]))).int()
+    packed = torch.arange(batch * count + 1, device=device, dtype=torch.int32) * latents
+    images = Images(keys, text, packed, rows - (count - 1) * every, latents)
+    return torch.randn(batch, count * latents, width, device=device, dtype=dtype), images

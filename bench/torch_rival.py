@@ -35,8 +35,8 @@ class Tensor(c.Structure):  # tilewise_tensor
 
 class Tensors(c.Structure):  # tilewise_tensors
     _fields_ = [(name, Tensor) for name in
-                "q k v o lse bias mask q_lengths kv_lengths kv_starts q_offset page_table cache_batch_idx cu_seqlens_q cu_seqlens_kv "
-                "segment_ids_q segment_ids_kv kv_ranges alibi_slopes sinks dropout_state dout dlse delta dq dk dv dbias dsinks".split()
+                "q k v o lse bias mask q_lengths kv_lengths kv_starts q_offset page_table cache_batch_idx k_scales v_scales "
+                "cu_seqlens_q cu_seqlens_kv segment_ids_q segment_ids_kv kv_ranges alibi_slopes sinks dropout_state dout dlse delta dq dk dv dbias dsinks".split()
                 ] + [("q_offset_value", I64), ("dropout_seed", U64), ("dropout_offset", U64)]
 
 
@@ -45,7 +45,7 @@ class Problem(c.Structure):  # tilewise_problem
                 + [(n, I64) for n in "batch seqlen_q seqlen_kv total_q total_kv heads_q heads_kv head_dim head_dim_v".split()]
                 + [(n, I32) for n in "dtype_q dtype_k dtype_v dtype_o dtype_dout dtype_dq dtype_dk dtype_dv dtype_bias "
                                      "dtype_mask dtype_dbias packed_q packed_kv".split()]
-                + [(n, I64) for n in "page_size max_pages num_pages cache_slots".split()]
+                + [(n, I64) for n in "page_size max_pages num_pages cache_slots scale_rows".split()]
                 + [("features", U32), ("bias_shape", I64 * 4), ("mask_shape", I64 * 4), ("alibi_per_batch", I32),
                    ("causal", I32), ("window_left", I64), ("window_right", I64), ("position", I32),
                    ("softmax_scale", c.c_float), ("softcap", c.c_float), ("dropout_p", c.c_float)]

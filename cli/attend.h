@@ -15,7 +15,7 @@ namespace tilewise::cli {
 struct AttendArguments {
   std::string input, output;
   std::string device = "auto", kernel, layout = "bshd", dtype;
-  std::string scale, softcap, dropout, seed;
+  std::string scale, scale_rows, softcap, dropout, seed;
   std::string causal;  // "bottom-right", "top-left", or "yes": bottom-right unless an offset is given
   std::string q_offset, window;
   std::string threads, max_workspace;

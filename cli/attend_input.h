@@ -12,6 +12,8 @@
 
 namespace tilewise::cli {
 
+inline Status wrong(const std::string& sentence) { return Status(Code::invalid, sentence); }
+
 class AttendInput {
  public:
   // Reads shapes and the small tensors. What must be converted (--dtype, F64) has a shape and a dtype but no

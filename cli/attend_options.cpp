@@ -24,6 +24,9 @@ void add_attend(CLI::App& parent, int* exit_status) {
       ->capture_default_str();
   app->add_option("--dtype", a.dtype, "convert q, k, v and dout to f32, f16 or bf16 first");
   app->add_option("--scale", a.scale, "of the scores (default: 1/sqrt(head_dim))");
+  app->add_option(
+      "--scale-rows", a.scale_rows,
+      "rows that share a scale of k_scales and v_scales (default: all of a page, slot or sequence)");
   app->add_option("--causal", a.causal,
                   "keys up to the query's position; bottom-right (default) or top-left");
   app->add_option("--q-offset", a.q_offset,

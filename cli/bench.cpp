@@ -2,9 +2,7 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -37,7 +35,8 @@ class Bench {
         device_(device),
         device_name_(std::move(device_name)) {
     if (options_.with_rivals && !on_cuda()) rivals_ = find_rivals(options_.rivals);
-    if (options_.with_rivals && on_cuda()) notes_.push_back("rivals on a GPU: scripts/gpu.sh times them");
+    if (options_.with_rivals && on_cuda())
+      notes_.push_back("other rivals on a GPU: scripts/gpu.sh times them");
   }
 
   int run(const std::vector<BenchPoint>& grid) {
@@ -76,6 +75,10 @@ class Bench {
       const std::string what =
           entry.rival ? entry.rival->what() : "in a process of its own, in turns with this library";
       std::printf("%s: %s\n", entry.name.c_str(), what.c_str());
+    }
+    if (on_cuda() && wants_three_step() && !(decode && only)) {
+      names.push_back("three-step");
+      std::puts("three-step: this library's own row, with the scores in memory");
     }
     if (!names.empty()) std::puts("A rival's figure is its time over ours: above 1, ours is faster.");
     std::puts(table_header(names, !decode ? "GFLOP/s" : only ? "GB/s" : "GF|GB/s").c_str());
@@ -270,6 +273,15 @@ class Bench {
     } else if (Status s = tune::time_on_device({&call, 1}, candidates, &graphs); !s) {
       return fail("bench", s);
     }
+    std::vector<BenchRow> rows;  // of three steps, where that was asked for
+    std::optional<tune::PlannedCall> standard;
+    if (!decode && wants_three_step()) {
+      rows.push_back(ours);
+      rows[0].rival = "three-step";
+      if (Status s = add_three_step(call.plan().problem, tensors, &standard, &candidates, &graphs, &rows[0]);
+          !s)
+        rows[0].not_run = s.message();
+    }
     tune::MeasureOptions measuring;
     measuring.warmup = options_.warmup;
     measuring.repeats = options_.repeats;
@@ -278,8 +290,42 @@ class Bench {
       if (!timing.status) return fail("bench", timing.status);
     ours.timing = timings[0];
     (decode ? ours.peak_bytes : ours.peak_flops) = tune::median_of(rates);
-    print(ours, {});
+    for (BenchRow& row : rows) {
+      row.peak_flops = ours.peak_flops;
+      if (!standard) continue;
+      row.timing = timings[2];
+      row.times_ours = row.timing.median_ms / ours.timing.median_ms;
+    }
+    print(ours, rows);
     return kDone;
+  }
+
+  bool wants_three_step() const {
+    const auto& names = options_.rivals;
+    return options_.with_rivals &&
+           (names.empty() || std::find(names.begin(), names.end(), "three-step") != names.end());
+  }
+
+  // This library's own three-step row as a candidate: there is no BLAS to call here.
+  Status add_three_step(const Problem& problem, const Tensors& tensors,
+                        std::optional<tune::PlannedCall>* standard, std::vector<tune::Candidate>* candidates,
+                        std::deque<cuda::GraphTimer>* graphs, BenchRow* row) {
+    Status status(Code::unsupported, "no row with three steps runs this problem");
+    row->kernel.clear();
+    row->workspace_bytes = 0;
+    for (const Kernel* kernel : context_.get()->registry.rows()) {
+      if (kernel->form != Form::standard || !is_cuda(kernel->target)) continue;
+      auto call = tune::PlannedCall::make(context_, problem, tensors, kernel->name);
+      if (!call) continue;
+      tune::Candidate timed{.name = kernel->name, .run = {}};
+      if (status = tune::time_on_device({&*call, 1}, {&timed, 1}, graphs); !status) return status;
+      row->kernel = kernel->name;
+      row->workspace_bytes = call->plan().workspace_bytes;
+      standard->emplace(std::move(*call));
+      candidates->push_back(std::move(timed));
+      return {};
+    }
+    return status;
   }
 
   void time_foreign(const RivalEntry& entry, const Problem& problem, const Plan& planned, int threads,
@@ -297,6 +343,8 @@ class Bench {
 
   Expected<std::unique_ptr<RivalCall>> bind(const RivalEntry& entry, const Problem& problem,
                                             const tune::ProblemData& data, int threads, BenchRow* row) {
+    if (is_quantized(static_cast<DType>(problem.dtype_k)))
+      return Status(Code::unsupported, "takes no k and v with scales as they lie here");
     if (!entry.rival) return Status(Code::unsupported, entry.absent);  // or foreign: timed afterwards
     if (problem.page_size > 0) return Status(Code::unsupported, "reads no pages");
     row->kernel = entry.rival->what();
@@ -318,24 +366,12 @@ class Bench {
     return call;
   }
 
-  // Of two results of one problem, for one in 97 elements: whether they are the same work, not how exact they
-  // are.
-  static double largest_difference(const tilewise_tensor& ours, const float* theirs) {
-    const int64_t count = ours.shape[0] * ours.shape[1] * ours.shape[2] * ours.shape[3];
-    double apart = 0;
-    for (int64_t i = 0; i < count; i += 97) {
-      const double difference = std::fabs(tune::value_at(ours, i) - static_cast<double>(theirs[i]));
-      if (!(difference <= apart)) apart = difference;
-    }
-    return apart;
-  }
-
   void print(const BenchRow& ours, const std::vector<BenchRow>& rivals) {
     if (isatty(STDERR_FILENO)) std::fputs("\r\033[K", stderr);
     if (table()) {
       std::vector<BenchRow> present;
       for (size_t r = 0; r < rivals.size(); ++r) {
-        if (!rivals_[r].present()) continue;
+        if (r < rivals_.size() && !rivals_[r].present()) continue;
         present.push_back(rivals[r]);
         const std::string note = rivals[r].rival + ": " + rivals[r].not_run;
         if (!rivals[r].not_run.empty() && std::find(notes_.begin(), notes_.end(), note) == notes_.end())
@@ -400,49 +436,6 @@ int run_bench(const BenchOptions& given) {
   auto context = Context::create(context_options);
   if (!context) return fail("bench", context.status());
   return Bench(options, std::move(*context), *device, name->to_string()).run(*grid);
-}
-
-void add_bench(CLI::App& parent, int* exit_status) {
-  auto options = std::make_shared<BenchOptions>();
-  BenchOptions& o = *options;
-  CLI::App* app =
-      parent.add_subcommand("bench", "Time attention over a grid of problems, beside peak and rivals");
-  app->add_option("--device", o.device, "auto, cpu, cuda[:n], reference")->capture_default_str();
-  app->add_option("--direction", o.directions, "forward, backward, decode")->delimiter(',');
-  app->add_option("--dtype", o.dtypes, "f32, f16, bf16 and their other names")->delimiter(',');
-  app->add_option("--batch", o.batch, "sequences")->delimiter(',');
-  app->add_option("--heads", o.heads, "query heads")->delimiter(',');
-  app->add_option("--heads-kv", o.heads_kv, "key heads (default: as many as query heads)")->delimiter(',');
-  app->add_option("--head-dim", o.head_dim, "of q and k")->delimiter(',');
-  app->add_option("--head-dim-v", o.head_dim_v, "of v and o (default: --head-dim)")->delimiter(',');
-  app->add_option("--seqlen", o.seqlen, "queries a sequence (default: 1024; decode: 1)")->delimiter(',');
-  app->add_option("--seqlen-kv", o.seqlen_kv, "keys a sequence (default: --seqlen; decode: 4096)")
-      ->delimiter(',');
-  app->add_option("--causal", o.causal, "alone: true; or a list of true, false, bottom-right, top-left")
-      ->delimiter(',')
-      ->expected(0, 8)
-      ->default_str("true");
-  app->add_option("--window", o.window,
-                  "LEFT,RIGHT around each query's position, -1 = unbounded; more pairs for a grid")
-      ->delimiter(',');
-  app->add_option("--page-size", o.page_size, "rows of a page of the keys, in random order; 0 = not paged")
-      ->delimiter(',');
-  app->add_option("--threads", o.threads, "0 = the physical cores that may be used")->delimiter(',');
-  app->add_option("--kernel", o.kernels, "auto, all, or names of kernels")->delimiter(',');
-  app->add_option("--rivals", o.rivals, "time rivals too: alone all of them, or a list")
-      ->delimiter(',')
-      ->expected(0, 8)
-      ->default_str("all");
-  app->add_option("--warmup", o.warmup, "calls of each before the first sample (default: 20 ms)");
-  app->add_option("--repeats", o.repeats, "samples of each (default: by time, 3 to 101)");
-  app->add_option("--seed", o.seed, "of the random data")->capture_default_str();
-  app->add_flag("--json", o.json, "one object a line");
-  app->add_flag("--csv", o.csv, "comma-separated, with a header");
-  app->callback([app, options, exit_status] {
-    options->with_rivals = app->count("--rivals") > 0;
-    std::erase(options->rivals, "all");
-    *exit_status = run_bench(*options);
-  });
 }
 
 }  // namespace tilewise::cli

@@ -17,6 +17,7 @@ namespace tilewise::cli {
 struct BenchOptions {
   std::string device = "auto";
   std::vector<std::string> directions{"forward"}, dtypes{"f32"};
+  std::vector<std::string> cache_dtypes{"same"};  // of k and v
   std::vector<int64_t> batch{1}, heads{12}, heads_kv{}, head_dim{64}, head_dim_v{}, seqlen{}, seqlen_kv{};
   std::vector<std::string> causal{"false"};
   std::vector<int64_t> window{};      // left, right, left, right...

@@ -39,6 +39,13 @@ Expected<DType> parse_bench_dtype(const std::string& text) {
   return parse_dtype("--dtype", text);
 }
 
+Expected<DType> parse_cache_dtype(const std::string& text) {
+  if (text == "same") return DType::none;
+  if (text == "i8" || text == "int8") return DType::i8;
+  if (text == "f8e4m3" || text == "fp8" || text == "float8_e4m3fn") return DType::f8e4m3;
+  return wrong("--cache-dtype", "\"" + text + "\"", "same, i8, f8e4m3");
+}
+
 struct Causal {
   bool on = false;
   Position position = Position::bottom_right;
@@ -113,6 +120,8 @@ Expected<std::vector<BenchPoint>> make_grid(const BenchOptions& o) {
   if (!directions) return directions.status();
   const auto dtypes = parse_all<DType>(o.dtypes, parse_bench_dtype);
   if (!dtypes) return dtypes.status();
+  const auto cache_dtypes = parse_all<DType>(o.cache_dtypes, parse_cache_dtype);
+  if (!cache_dtypes) return cache_dtypes.status();
   const auto causal = parse_all<Causal>(o.causal, parse_causal);
   if (!causal) return causal.status();
   std::vector<std::pair<int64_t, int64_t>> windows;
@@ -127,8 +136,10 @@ Expected<std::vector<BenchPoint>> make_grid(const BenchOptions& o) {
     for (int64_t q : or_same(o.seqlen, point.decode ? 1 : 1024)) {
       for (int64_t kv : or_same(o.seqlen_kv, point.decode ? 4096 : q)) {
         for (int64_t page_size : o.page_size) {
-          s.seqlen_q = q, s.seqlen_kv = kv, s.page_size = page_size;
-          grid.push_back(point);
+          for (DType cache_dtype : *cache_dtypes) {
+            s.seqlen_q = q, s.seqlen_kv = kv, s.page_size = page_size, s.cache_dtype = cache_dtype;
+            grid.push_back(point);
+          }
         }
       }
     }
@@ -163,6 +174,9 @@ Expected<std::vector<BenchPoint>> make_grid(const BenchOptions& o) {
   for (const Way& way : *directions) {
     if (way.direction == Direction::backward && o.page_size != std::vector<int64_t>{0})
       return wrong("--page-size", "given with --direction backward",
+                   "forward or decode: caches take no gradient");
+    if (way.direction == Direction::backward && o.cache_dtypes != std::vector<std::string>{"same"})
+      return wrong("--cache-dtype", "given with --direction backward",
                    "forward or decode: caches take no gradient");
     for (DType dtype : *dtypes) {
       for (int64_t batch : o.batch) {

@@ -51,6 +51,7 @@ Json fields(const BenchRow& row) {
   j["times_ours"] = row.rival.empty() ? Json(nullptr) : figure(row.times_ours);
   j["peak_gbps"] = row.peak_bytes > 0 ? figure(row.peak_bytes * 1e-9) : Json(nullptr);
   j["page_size"] = s.page_size;
+  j["cache_dtype"] = name_of(s.cache_dtype == DType::none ? s.dtype : s.cache_dtype);
   j["not_run"] = row.not_run.empty() ? Json(nullptr) : Json(row.not_run);
   return j;
 }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "api/context.h"
+#include "api/environment.h"
 #include "cli/text.h"
 #include "plan/planner.h"
 
@@ -30,6 +31,13 @@ Status check_kernel_names(const std::string& list) {
   return {};
 }
 
+// Asked here, so that a missing driver or device is the first thing that is said.
+Expected<DeviceName> existing(const DeviceName& name) {
+  if (name.kind != TILEWISE_CUDA) return name;
+  if (const auto info = DeviceInfo::query(TILEWISE_CUDA, name.index); !info) return info.status();
+  return name;
+}
+
 }  // namespace
 
 std::string DeviceName::to_string() const {
@@ -41,10 +49,15 @@ Expected<DeviceName> parse_device(const std::string& text) {
   DeviceName name;
   if (text == "auto") {
     // What the environment says; else the first CUDA device, where there is one that works.
-    const char* given = std::getenv("TILEWISE_DEVICE");
-    if (given && *given) return std::string(given) == "auto" ? name : parse_device(given);
-    if (DeviceInfo::query(TILEWISE_CUDA, 0).ok()) name.kind = TILEWISE_CUDA;
-    return name;
+    const auto given = device_of_environment();
+    if (!given) return given.status();
+    if (!*given) {
+      if (DeviceInfo::query(TILEWISE_CUDA, 0).ok()) name.kind = TILEWISE_CUDA;
+      return name;
+    }
+    name.kind = static_cast<tilewise_device_kind>((*given)->kind);
+    name.index = (*given)->index;
+    return existing(name);
   }
   name.reference = text == "reference";
   if (text == "cpu" || name.reference) return name;
@@ -57,9 +70,7 @@ Expected<DeviceName> parse_device(const std::string& text) {
     name.index = static_cast<int32_t>(*index);
   }
   name.kind = TILEWISE_CUDA;
-  // Asked here, so that a missing driver or device is the first thing that is said.
-  if (const auto info = DeviceInfo::query(TILEWISE_CUDA, name.index); !info) return info.status();
-  return name;
+  return existing(name);
 }
 
 const char* widest_isa(uint64_t isa) {

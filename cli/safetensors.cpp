@@ -17,12 +17,12 @@ namespace tilewise::cli {
 namespace {
 
 constexpr std::array<FileType, 20> kTypes{{
-    {"F32", 32, DType::f32},     {"F16", 16, DType::f16},     {"BF16", 16, DType::bf16},
-    {"I32", 32, DType::i32},     {"I64", 64, DType::i64},     {"U64", 64, DType::u64},
-    {"BOOL", 8, DType::boolean}, {"U8", 8, DType::none},      {"I8", 8, DType::none},
-    {"I16", 16, DType::none},    {"U16", 16, DType::none},    {"U32", 32, DType::none},
-    {"F64", 64, DType::none},    {"F8_E4M3", 8, DType::none}, {"F8_E5M2", 8, DType::none},
-    {"F8_E8M0", 8, DType::none}, {"F6_E2M3", 6, DType::none}, {"F6_E3M2", 6, DType::none},
+    {"F32", 32, DType::f32},     {"F16", 16, DType::f16},       {"BF16", 16, DType::bf16},
+    {"I32", 32, DType::i32},     {"I64", 64, DType::i64},       {"U64", 64, DType::u64},
+    {"BOOL", 8, DType::boolean}, {"U8", 8, DType::none},        {"I8", 8, DType::i8},
+    {"I16", 16, DType::none},    {"U16", 16, DType::none},      {"U32", 32, DType::none},
+    {"F64", 64, DType::none},    {"F8_E4M3", 8, DType::f8e4m3}, {"F8_E5M2", 8, DType::none},
+    {"F8_E8M0", 8, DType::none}, {"F6_E2M3", 6, DType::none},   {"F6_E3M2", 6, DType::none},
     {"F4", 4, DType::none},      {"C64", 64, DType::none},
 }};
 

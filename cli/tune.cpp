@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -36,6 +37,9 @@ int run_tune(const TuneOptions& options) {
     return fail("tune", kBadInput, "--device is \"" + options.device + "\"; accepted: auto, cpu, cuda[:n]");
   if (!(options.seconds > 0) || options.seconds > 3600)
     return fail("tune", kBadInput, printed("--seconds is %g; accepted: above 0, to 3600", options.seconds));
+  if (options.tokens < 0)
+    return fail("tune", kBadInput,
+                printed("--tokens is %lld; accepted: 1 or more", static_cast<long long>(options.tokens)));
   BenchOptions axes = as_bench(options);
   const auto grid = make_grid(axes);
   if (!grid) return fail("tune", grid.status());
@@ -61,7 +65,9 @@ int run_tune(const TuneOptions& options) {
 
   std::vector<TuningLine> lines;
   for (size_t i = 0; i < grid->size(); ++i) {
-    const BenchPoint& point = (*grid)[i];
+    BenchPoint point = (*grid)[i];
+    if (options.tokens > 0)
+      point.size.batch = std::max<int64_t>(1, options.tokens / std::max<int64_t>(1, point.size.seqlen_q));
     if (isatty(STDERR_FILENO)) {
       std::fprintf(stderr, "\r\033[K[%zu/%zu] %s", i + 1, grid->size(), point.to_string().c_str());
       std::fflush(stderr);
@@ -100,6 +106,8 @@ void add_tune(CLI::App& parent, int* exit_status) {
   app->add_option("--direction", o.directions, "forward, backward (default: both)")->delimiter(',');
   app->add_option("--dtype", o.dtypes, "f32, f16, bf16")->delimiter(',');
   app->add_option("--batch", o.batch, "sequences")->delimiter(',');
+  app->add_option("--tokens", o.tokens,
+                  "batch x seqlen of each length, instead of --batch: what fills a GPU");
   app->add_option("--heads", o.heads, "query heads")->delimiter(',');
   app->add_option("--heads-kv", o.heads_kv, "key heads (default: --heads)")->delimiter(',');
   app->add_option("--head-dim", o.head_dim, "of q, k and v")->delimiter(',');

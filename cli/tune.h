@@ -17,6 +17,7 @@ struct TuneOptions {
   std::string device = "auto";
   std::vector<std::string> directions{"forward", "backward"}, dtypes{"f32"}, causal{"false", "true"};
   std::vector<int64_t> batch{1}, heads{12}, heads_kv{}, head_dim{64}, seqlen{64, 128, 256, 512, 1024, 2048};
+  int64_t tokens = 0;  // batch x seqlen of each length, instead of `batch`; 0 = not given
   int64_t threads = 0;
   double seconds = 0.2;  // a kernel and problem
   uint64_t seed = 1;

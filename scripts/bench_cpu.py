@@ -164,7 +164,8 @@ def rivals(bench, report, o):
     """Ahead of every rival from 128 to 8192; never below 0.97 of the best of them at any length from 1."""
     most = o.threads.split(",")[-1]
     everyone = "three-step,ggml,pytorch"
-    plan = [("1,4,16,64", 0.97, most, everyone), ("128,256,512,1024,2048,4096,8192", 1.0, most, everyone)]
+    plan = [("1,4,16,64", 0.97, most, everyone), ("2,8,12,24,40", 0.97, most, "three-step,ggml"),
+            ("128,256,512,1024,2048,4096,8192", 1.0, most, everyone)]
     plan += [("128,512,1024,2048,4096", 1.0, t, everyone) for t in o.threads.split(",")[:-1]]
     if o.quick:  # starting PyTorch takes seconds for each point
         plan = [("1,16,64", 0.97, most, "three-step,ggml"), ("128,1024", 1.0, most, everyone)]

@@ -1,19 +1,26 @@
 #!/usr/bin/env python3
 """Runs FlashAttention's own tests against tilewise.install_as_flash_attn().
 
-    scripts/flash_attn_tests.py CLONE [--cases N] [--longest S] [-k NAME] [--seed N]
+    scripts/flash_attn_tests.py CLONE [--cases N] [--longest S] [-k NAME] [--seed N] [--seconds S]
 
 CLONE is a clone of FlashAttention's repository (github.com/Dao-AILab/flash-attention); its tests/test_flash_attn.py is read,
-nothing of it is kept. It has some 100,000 cases: a seeded sample of N (default 200) of those whose sequences are at most S
-(default 512) rows is run. Without a GPU the device's name is replaced, so that the same cases run on the CPU. Needs
-tilewise, PyTorch, pytest and einops. The last line is the sum; failures are listed with their reason.
+nothing of it is kept. Its decorators make some 500,000 cases, more than can be collected: of each test N (default 20) cases are
+drawn by a seed, of those whose sequences are at most S (default 512) rows, and the test is called with them, in turns, as many
+as begin within --seconds. Without a GPU the device's name is replaced, so that the same cases run on the CPU. Needs tilewise,
+PyTorch, pytest and einops. A line for each case with the reason where it failed, for each test, and the sum last.
 """
 
 import argparse
+import contextlib
+import importlib.util
+import itertools
+import math
 import random
 import re
 import sys
 import tempfile
+import time
+import traceback
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,36 +31,9 @@ import tilewise
 
 TESTS = ("test_flash_attn_output", "test_flash_attn_varlen_output", "test_flash_attn_qkvpacked",
          "test_flash_attn_varlen_qkvpacked", "test_flash_attn_causal", "test_flash_attn_varlen_causal",
-         "test_flash_attn_kvcache", "test_flash_attn_bwd_transpose", "test_flash_attn_bwd_overflow",
-         "test_flash_attn_bwd_varlen_overflow", "test_flash_attn_deterministic", "test_flash_attn_varlen_deterministic")
-
-
-class Sample:
-    """A pytest plugin: which cases run, and what became of them."""
-
-    def __init__(self, options):
-        self.options, self.passed, self.failed, self.skipped = options, 0, [], {}
-
-    def pytest_collection_modifyitems(self, items):
-        def wanted(item):
-            if item.originalname not in TESTS or self.options.k not in item.originalname:
-                return False
-            sizes = [value for name, value in item.callspec.params.items() if "seqlen" in name and isinstance(value, int)]
-            return max(sizes, default=0) <= self.options.longest
-
-        found = [item for item in items if wanted(item)]
-        print(f"{len(items)} cases in the file, {len(found)} within --longest {self.options.longest}")
-        items[:] = random.Random(self.options.seed).sample(found, min(self.options.cases, len(found)))
-
-    def pytest_runtest_logreport(self, report):
-        if report.skipped:
-            why = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else "skipped"
-            self.skipped[why] = self.skipped.get(why, 0) + 1
-        elif report.failed:
-            crash = getattr(report.longrepr, "reprcrash", None)
-            self.failed.append((report.nodeid.split("::")[-1], str(crash.message if crash else report.longrepr).splitlines()[0]))
-        elif report.when == "call":
-            self.passed += 1
+         "test_flash_attn_splitkv", "test_flash_attn_kvcache", "test_flash_attn_race_condition",
+         "test_flash_attn_bwd_transpose", "test_flash_attn_bwd_overflow", "test_flash_attn_bwd_varlen_overflow",
+         "test_flash_attn_deterministic", "test_flash_attn_varlen_deterministic")
 
 
 def prepare(text):
@@ -70,28 +50,85 @@ def prepare(text):
     return re.sub(r"""(["'])cuda\1""", '"cpu"', text)
 
 
+def load(text, folder):
+    file = Path(folder) / "test_flash_attn.py"
+    file.write_text(text)
+    spec = importlib.util.spec_from_file_location("test_flash_attn", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def parameters(test):
+    """[{names: values}] of each of its decorators."""
+    marks = [mark for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
+    axes = []
+    for mark in marks:
+        names, values = mark.args
+        names = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+        axes.append([dict(zip(names, value if len(names) > 1 else (value,))) for value in values])
+    return axes
+
+
+def drawn(axes, count, longest, dice):
+    """Up to `count` different cases, and how many the decorators make."""
+    def short(choice):
+        return all(value <= longest for name, value in choice.items() if "seqlen" in name and isinstance(value, int))
+
+    axes = [list(enumerate(axis)) for axis in axes]
+    total = math.prod(map(len, axes))
+    axes = [[choice for choice in axis if short(choice[1])] for axis in axes]
+    found, wanted = {}, min(count, math.prod(map(len, axes)))
+    while len(found) < wanted:
+        picked = [dice.choice(axis) for axis in axes]
+        found[tuple(number for number, _ in picked)] = {name: x for _, choice in picked for name, x in choice.items()}
+    return list(found.values()), total
+
+
+def outcome(test, case):
+    """("passed" | "failed" | "skipped", reason)."""
+    try:
+        with contextlib.redirect_stdout(None):  # which says what each case's errors are
+            test(**case)
+        return "passed", ""
+    except pytest.skip.Exception as skip:
+        return "skipped", str(skip)
+    except Exception as error:  # whatever a test raises is its verdict
+        lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith("test_flash_attn.py")]
+        return "failed", f"line {lines[-1].lineno}: {lines[-1].line}: {type(error).__name__} {error}".replace("\n", " ")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("clone", type=Path)
-    parser.add_argument("--cases", type=int, default=200)
+    parser.add_argument("--cases", type=int, default=20)
     parser.add_argument("--longest", type=int, default=512)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("-k", default="")
     options = parser.parse_args()
+    end = time.monotonic() + options.seconds
     tilewise.install_as_flash_attn(force=True)
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "test_flash_attn.py"
-        file.write_text(prepare((options.clone / "tests" / "test_flash_attn.py").read_text()))
-        sample = Sample(options)
-        functions = [f"{file}::{name}" for name in TESTS if options.k in name]  # the others' cases need not be made
-        pytest.main([*functions, "-q", "--no-header", "--no-summary", "--tb=short", "-p", "no:cacheprovider",
-                     f"--rootdir={folder}"], plugins=[sample])
-    for name, reason in sample.failed:
-        print(f"failed {name}: {reason[:200]}")
-    for reason, count in sample.skipped.items():
-        print(f"skipped {count}: {reason[:200]}")
-    print(f"{sample.passed} passed, {len(sample.failed)} failed, {sum(sample.skipped.values())} skipped")
-    return 1 if sample.failed or not sample.passed else 0
+        module = load(prepare((options.clone / "tests" / "test_flash_attn.py").read_text()), folder)
+        dice = random.Random(options.seed)
+        names = [name for name in TESTS if options.k in name and hasattr(module, name)]
+        chosen = {name: drawn(parameters(getattr(module, name)), options.cases, options.longest, dice) for name in names}
+        verdicts = {name: [] for name in names}
+        for turn in itertools.zip_longest(*(cases for cases, _ in chosen.values())):
+            for name, case in zip(names, turn):
+                if case is not None and time.monotonic() < end:
+                    verdicts[name].append(outcome(getattr(module, name), case))
+                    kind, reason = verdicts[name][-1]
+                    print(f"{kind} {name} {case} {reason[:300]}", flush=True)
+    sums = dict.fromkeys(("passed", "failed", "skipped"), 0)
+    for name, (cases, total) in chosen.items():
+        kinds = [kind for kind, _ in verdicts[name]]
+        print(f"{name}: {', '.join(f'{kinds.count(kind)} {kind}' for kind in sums)} of {len(cases)} drawn of {total}")
+        for kind in kinds:
+            sums[kind] += 1
+    print(", ".join(f"{count} {kind}" for kind, count in sums.items()))
+    return 1 if sums["failed"] or not sums["passed"] else 0
 
 
 if __name__ == "__main__":

@@ -100,16 +100,16 @@ std::vector<std::byte> run_on(const Context& context, const Kernel& kernel, Case
 // M01, M05: whether tasks of their own walk the parts of a cache, and how many cores say so, changes no bit.
 TEST(Cache, SplitsChangeNoBit) {
   const Context one = machine(1), many = machine(76);
-  for (const char* line :
+  for (const std::string line :
        {"name=long heads_q=4 heads_kv=2 seqlen_q=1 seqlen_kv=4100 head_dim=32 page_size=16",
         "name=starts batch=2 heads_q=2 seqlen_q=3 seqlen_kv=3000 head_dim=16 kv_starts=1500,0 "
         "causal=bottom-right "
         "window=1200,-1 alibi=h"}) {
-    const Expectation answer = expect_forward(data_of(line, DType::f32).params(Direction::forward));
     for (const Kernel* kernel : kernels_of(Direction::forward)) {
       if (kernel->form != Form::rows) continue;
       SCOPED_TRACE(cat(kernel->name, " on ", line));
-      CaseData data = data_of(line, kernel->dtype);
+      CaseData data = data_of(line + words_for(*kernel), dtype_for(*kernel));
+      const Expectation answer = expect_forward(data.params(Direction::forward));
       int splits = 0;
       if (!(DeviceInfo::query()->isa & isa_of(kernel->target))) continue;
       const auto whole = run_on(one, *kernel, data, answer, &splits);

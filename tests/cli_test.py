@@ -1,85 +1,15 @@
 #!/usr/bin/env python3
-"""The command line from outside: files in, files out, exit status and sentences.
+"""The command line from outside: files in, files out, and what the commands print.
 
     cli_test.py build/bin/tilewise [-k NAME]
-
-Standard library alone. Every refusal must give its exit status, one sentence on stderr that names the culprit, and no
-output file.
 """
 
 import json
 import math
-import os
-import random
-import resource
 import struct
-import subprocess
-import sys
-import tempfile
-import unittest
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
-import safetensors_file as st  # noqa: E402
-
-TILEWISE = None
-DONE, WRONG, BAD_INPUT, CANNOT_RUN = 0, 1, 2, 3
-
-
-def tensor(shape, seed=1, dtype="F32"):
-    source = random.Random(seed)
-    return st.Tensor.of(dtype, list(shape), [source.gauss(0, 1) for _ in range(math.prod(shape))])
-
-
-def integers(values, dtype="I32", shape=None):
-    return st.Tensor.of(dtype, shape or [len(values)], values)
-
-
-def qkv(batch=2, seqlen_q=5, seqlen_kv=7, heads=2, heads_kv=None, dim=4, dim_v=None, dtype="F32"):
-    heads_kv, dim_v = heads_kv or heads, dim_v or dim
-    return {"q": tensor((batch, seqlen_q, heads, dim), 1, dtype), "k": tensor((batch, seqlen_kv, heads_kv, dim), 2, dtype),
-            "v": tensor((batch, seqlen_kv, heads_kv, dim_v), 3, dtype)}
-
-
-def raw(header, data=b"", length=None):
-    header = header if isinstance(header, bytes) else header.encode()
-    return struct.pack("<Q", len(header) if length is None else length) + header + data
-
-
-class Command(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-        self.source, self.target = str(self.at("in.safetensors")), self.at("out.safetensors")
-
-    def at(self, name):
-        return Path(self.folder.name, name)
-
-    def run_words(self, *words, limits=None, env=None):
-        return subprocess.run([TILEWISE, *map(str, words)], capture_output=True, text=True, timeout=300, check=False,
-                              preexec_fn=limits, env={**os.environ, **(env or {})})
-
-    def attend(self, tensors, *words, **options):
-        st.write(self.source, tensors)
-        return self.run_words("attend", self.source, "-o", self.target, *words, **options)
-
-    def results(self, tensors, *words):
-        done = self.attend(tensors, *words)
-        self.assertEqual(done.returncode, DONE, done.stderr)
-        return st.read(self.target)[1]
-
-    def refused(self, done, status, *says):
-        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
-        lines = [line for line in done.stderr.splitlines() if not line.startswith("warning:")]
-        self.assertTrue(lines and lines[0].startswith("tilewise"), done.stderr)
-        if status == BAD_INPUT:
-            self.assertEqual(len(lines), 1, done.stderr)
-        for words in says:
-            self.assertIn(words, done.stderr)
-        self.assertFalse(self.target.exists(), "an output was written")
-        left = [p.name for p in Path(self.folder.name).iterdir() if ".tmp." in p.name]
-        self.assertFalse(left, "a temporary file was left")
+from support.cli_command import BAD_INPUT, CANNOT_RUN, Command, DONE, ROOT, integers, main, qkv, raw, st, tensor
 
 
 class Attend(Command):
@@ -300,163 +230,6 @@ class Attend(Command):
             self.assertEqual(json.loads(done.stdout)["warnings"], [])
 
 
-class Refusals(Command):
-    def test_files(self):
-        float4 = '"dtype":"F32","shape":[1],"data_offsets":[0,4]'
-        cases = {
-            "empty": (b"", "empty"),
-            "short": (b"1234567", "header length"),
-            "long header": (raw(b"{}", length=1 << 60), "header length"),
-            "cut header": (raw(b"{}", length=3), "cut off"),
-            "no object": (raw("[1]"), "'{'"),
-            "nesting": (raw('{"q":' + "[" * 100000), "a list"),
-            "cut data": (raw('{"q":{%s}}' % float4, b"123"), "tensor 'q'"),
-            "left over": (raw('{"q":{%s}}' % float4, b"12345"), "no tensor"),
-            "duplicate": (raw('{"q":{%s},"q":{%s}}' % (float4, float4), b"1234"), "'q' stands twice"),
-            "dtype": (raw('{"q":{"dtype":"F33","shape":[1],"data_offsets":[0,4]}}', b"1234"), "unknown dtype 'F33'"),
-            "overflow": (raw('{"q":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}}', b"1234"), "tensor 'q'"),
-            "overlap": (raw('{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},'
-                            '"b":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}}', b"123456"), "'b' overlaps 'a'"),
-            "outside": (raw('{"q":{"dtype":"F32","shape":[1],"data_offsets":[0,400]}}', b"1234"), "tensor 'q'"),
-            "negative": (raw('{"q":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}', b"1234"), "tensor 'q'"),
-            "bytes": (raw(b'{"q":\xff}'), "not JSON"),
-        }
-        for name, (content, says) in cases.items():
-            with self.subTest(name):
-                Path(self.source).write_bytes(content)
-                done = self.run_words("attend", self.source, "-o", self.target)
-                self.refused(done, BAD_INPUT, says, self.source)
-
-    def test_missing_file_and_folder(self):
-        self.refused(self.run_words("attend", self.at("no"), "-o", self.target), BAD_INPUT, str(self.at("no")))
-        self.refused(self.run_words("attend", self.folder.name, "-o", self.target), BAD_INPUT, "folder")
-        self.refused(self.run_words("attend", "/dev/zero", "-o", self.target), BAD_INPUT, "/dev/zero")
-
-    def test_tensors(self):
-        cu = integers([0, 2, 5])
-        packed = {n: tensor((5, 2, 4), i) for i, n in enumerate("qkv")}
-        cases = {
-            "no v": ({n: t for n, t in qkv().items() if n != "v"}, ["tensor v is missing"]),
-            "batch": ({**qkv(), "k": tensor((3, 7, 2, 4))}, ["batch", "k F32 [3,7,2,4]"]),
-            "dims": ({**qkv(), "k": tensor((2, 7, 2, 6))}, ["head_dim", "k F32 [2,7,2,6]"]),
-            "k and v": ({**qkv(), "v": tensor((2, 6, 2, 4))}, ["v F32 [2,6,2,4]"]),
-            "heads": ({**qkv(heads=3), "k": tensor((2, 7, 2, 4)), "v": tensor((2, 7, 2, 4))}, ["heads_q 3", "heads_kv 2"]),
-            "rank": ({**qkv(), "q": tensor((5, 2, 4))}, ["q F32 [5,2,4]", "cu_seqlens_q"]),
-            "rank packed": ({**packed, "q": tensor((1, 5, 2, 4)), "cu_seqlens_q": cu, "cu_seqlens_kv": cu}, ["q F32 [1,5,2,4]"]),
-            "head_dim 0": ({"q": tensor((1, 2, 2, 0)), "k": tensor((1, 2, 2, 0)), "v": tensor((1, 2, 2, 4))}, ["head_dim"]),
-            "integers": ({**qkv(), "q": integers([0] * 80, shape=[2, 5, 2, 4])}, ["q I32", "F32, F16, BF16"]),
-            "half a cu": ({**packed, "cu_seqlens_q": cu}, ["cu_seqlens_q is given alone"]),
-            "cu falls": ({**packed, "cu_seqlens_q": integers([0, 4, 2]), "cu_seqlens_kv": cu}, ["cu_seqlens_q"]),
-            "cu beyond": ({**packed, "cu_seqlens_q": integers([0, 4, 9]), "cu_seqlens_kv": cu}, ["cu_seqlens_q"]),
-            "lengths beyond": ({**qkv(), "kv_lengths": integers([7, 8])}, ["kv_lengths"]),
-            "lengths below": ({**qkv(), "kv_lengths": integers([7, -1])}, ["kv_lengths"]),
-            "lengths of 64": ({**qkv(), "kv_lengths": integers([7, 1 << 40], "I64")}, ["kv_lengths", str(1 << 40)]),
-            "length count": ({**qkv(), "kv_lengths": integers([7])}, ["kv_lengths"]),
-            "length dtype": ({**qkv(), "kv_lengths": tensor((2,))}, ["kv_lengths F32", "I32 and I64"]),
-            "mask dtype": ({**qkv(), "mask": tensor((5, 7))}, ["mask F32", "BOOL"]),
-            "mask shape": ({**qkv(), "mask": st.Tensor("BOOL", [5, 6], bytes(30))}, ["mask"]),
-            "bias shape": ({**qkv(), "bias": tensor((2, 3, 5, 7))}, ["bias"]),
-            "bias dtype": ({**qkv(), "bias": integers([0] * 35, shape=[5, 7])}, ["bias I32"]),
-            "segments": ({**qkv(), "segment_ids_q": integers([0] * 10, shape=[2, 5])}, ["segment_ids_kv"]),
-            "slopes": ({**qkv(), "alibi_slopes": tensor((3,))}, ["alibi_slopes"]),
-            "sinks": ({**qkv(), "sinks": tensor((3,))}, ["sinks"]),
-            "ranges": ({**qkv(), "kv_ranges": integers([0] * 20, shape=[2, 5, 2, 1])}, ["kv_ranges I32 [2,5,2,1]"]),
-        }
-        for name, (tensors, says) in cases.items():
-            with self.subTest(name):
-                self.refused(self.attend(tensors), BAD_INPUT, *says)
-
-    def test_grad_needs_dout(self):
-        self.refused(self.attend(qkv(), "--grad"), BAD_INPUT, "dout")
-        self.refused(self.attend({**qkv(), "dout": tensor((2, 5, 2, 3))}, "--grad"), BAD_INPUT, "dout")
-
-    def test_layout_is_suggested(self):
-        heads_first = {"q": tensor((1, 4, 16, 8)), "k": tensor((1, 2, 16, 8)), "v": tensor((1, 2, 15, 8))}
-        self.refused(self.attend(heads_first), BAD_INPUT, "k F32 [1,2,16,8]", "v F32 [1,2,15,8]")
-        uneven = {"q": tensor((1, 4, 6, 8)), "k": tensor((1, 2, 9, 8)), "v": tensor((1, 2, 9, 8))}
-        self.refused(self.attend(uneven), BAD_INPUT, "--layout bhsd")
-
-    def test_options(self):
-        for words, says in (
-                (["--windw", "1,1"], ["--windw", "--window"]),
-                (["--window", "-2,0"], ["--window", "'-2,0'", "-1"]),
-                (["--window", "3"], ["--window", "LEFT,RIGHT"]),
-                (["--window", "1,x"], ["--window"]),
-                (["--scale", "nan"], ["--scale", "'nan'"]),
-                (["--scale", "inf"], ["--scale"]),
-                (["--scale", "abc"], ["--scale", "'abc'"]),
-                (["--softcap", "-1"], ["--softcap"]),
-                (["--dropout", "1"], ["--dropout", "[0,1)"]),
-                (["--dropout", "-0.1"], ["--dropout"]),
-                (["--dropout", "nan"], ["--dropout"]),
-                (["--seed", "3"], ["--seed", "--dropout"]),
-                (["--causal=middle"], ["--causal", "'middle'", "top-left"]),
-                (["--causal", "top-left", "--q-offset", "1"], ["--causal top-left", "--q-offset"]),
-                (["--q-offset", "1.5"], ["--q-offset"]),
-                (["--layout", "sbhd"], ["--layout", "'sbhd'", "bhsd"]),
-                (["--dtype", "f8"], ["--dtype", "'f8'", "bf16"]),
-                (["--device", "tpu"], ["--device", "'tpu'", "reference"]),
-                (["--threads", "0"], ["--threads"]),
-                (["--threads", "two"], ["--threads", "'two'"]),
-                (["--max-workspace", "lots"], ["--max-workspace", "'lots'"]),
-                (["--verify=some"], ["--verify", "'some'"]),
-                (["--kernel", "forward_avx2_f23"], ["--kernel", "'forward_avx2_f23'"]),
-                (["--report-sweep", "x"], ["--report-sweep", "--report"]),
-                (["more"], ["'more'"])):
-            with self.subTest(words=words):
-                self.refused(self.attend(qkv(), *words), BAD_INPUT, *says)
-
-    def test_subcommands(self):
-        self.refused(self.run_words("atend"), BAD_INPUT, "'atend'", "attend")
-        self.assertEqual(self.run_words().returncode, BAD_INPUT)
-        self.refused(self.run_words("attend"), BAD_INPUT, "IN")
-
-    def test_nothing_can_run_it(self):
-        self.refused(self.attend(qkv(), "--device", "cuda:4096"), CANNOT_RUN, "CUDA")
-        self.refused(self.attend(qkv(), "--device", "cuda:5000"), CANNOT_RUN, "CUDA")
-
-    def test_workspace_limit_names_every_kernel(self):
-        done = self.attend(qkv(seqlen_q=300, seqlen_kv=300, dim=64), "--max-workspace", "300", "--device", "cpu")
-        if done.returncode != DONE:  # the fp64 reference needs none
-            self.refused(done, CANNOT_RUN, "forward_")
-
-    def test_full_disk(self):
-        def small_files():
-            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-        st.write(self.source, qkv(seqlen_q=300, seqlen_kv=300, dim=16))
-        self.target.write_bytes(b"old")
-        done = self.run_words("attend", self.source, "-o", self.target, limits=small_files)
-        self.assertEqual(done.returncode, BAD_INPUT, done.stderr)
-        self.assertIn(str(self.target), done.stderr)
-        self.assertEqual(self.target.read_bytes(), b"old")
-        self.assertEqual(len(list(Path(self.folder.name).iterdir())), 2)
-
-    def test_output_places(self):
-        for target, says in ((self.folder.name, "folder"), (self.at("no/out"), "cannot be written"), ("/dev/null", "regular")):
-            st.write(self.source, qkv())
-            self.refused(self.run_words("attend", self.source, "-o", target), BAD_INPUT, says)
-
-    def test_too_little_memory(self):
-        """A sparse file of zeros that nobody could hold: refused from its sizes alone."""
-        shape = [1, 1 << 22, 64, 128]
-        size = math.prod(shape) * 4
-        header = json.dumps({n: {"dtype": "F32", "shape": shape, "data_offsets": [i * size, (i + 1) * size]}
-                             for i, n in enumerate("qkv")})
-        with open(self.source, "wb") as file:
-            file.write(raw(header))
-            try:
-                file.truncate(8 + len(header) + 3 * size)
-            except OSError as error:
-                self.skipTest(f"no sparse file: {error}")
-        self.refused(self.run_words("attend", self.source, "-o", self.target), CANNOT_RUN, "needs", "free")
-
-    def test_verification_that_fails_is_exit_1(self):
-        # Values so large that fp16 outputs cannot hold them are infinite in ref and result alike: still exit 0.
-        tensors = qkv(dtype="F16")
-        tensors["v"] = st.Tensor.of("F16", tensors["v"].shape, [60000.0] * math.prod(tensors["v"].shape))
-        self.assertEqual(self.attend(tensors, "--verify").returncode, DONE)
-
-
 class OtherCommands(Command):
     def test_version(self):
         done = self.run_words("--version")
@@ -494,7 +267,4 @@ class OtherCommands(Command):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or not Path(sys.argv[1]).is_file():
-        sys.exit(__doc__)
-    TILEWISE = str(Path(sys.argv.pop(1)).resolve())
-    unittest.main(verbosity=1)
+    main(__doc__)

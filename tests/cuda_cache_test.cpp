@@ -2,6 +2,7 @@
 // change no more than they may, whatever the lengths are when a graph is replayed.
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 
 #include "core/text.h"
@@ -132,6 +133,45 @@ TEST_F(CudaCache, AGraphReplaysWithOtherLengths) {
   }
 }
 
+// 10,000 one-call steps, each a key longer: neither the device's memory nor the host's grows with them.
+TEST_F(CudaCache, MemoryIsFlatOverCallsOfGrowingLength) {
+  constexpr int64_t kCalls = 10000, kWarm = 1000, kHeads = 4, kHeadsKv = 2, kDim = 64;
+  std::vector<uint16_t> q(kHeads * kDim, 0x3e80), o(q.size()), k(kCalls * kHeadsKv * kDim, 0x3e99),
+      v(k.size(), 0x3f11);
+  Tensors host{};
+  host.q = Tensor(q.data(), DType::bf16, {1, 1, kHeads, kDim});
+  host.o = Tensor(o.data(), DType::bf16, {1, 1, kHeads, kDim});
+  host.k = Tensor(k.data(), DType::bf16, {1, kCalls, kHeadsKv, kDim});
+  host.v = Tensor(v.data(), DType::bf16, {1, kCalls, kHeadsKv, kDim});
+  cuda::Mirror mirror(0);
+  mirror.add(host);
+  ASSERT_EQ(mirror.upload().message(), "");
+  Tensors tensors = mirror.twins(host);
+  const auto pages_of_host = [] {
+    int64_t all = 0, resident = 0;
+    std::ifstream("/proc/self/statm") >> all >> resident;
+    return resident;
+  };
+  int64_t device_before = 0, host_before = 0;
+  for (int64_t n = 1; n <= kCalls; ++n) {
+    tensors.k.shape[1] = tensors.v.shape[1] = n;
+    ASSERT_EQ(attention(shared_context().context(), Problem(), tensors).message(), "") << n;
+    if (n != kWarm && n != kCalls) continue;
+    ASSERT_EQ(cuda::synchronize(0).message(), "");
+    const auto free = cuda::free_bytes(0);
+    ASSERT_TRUE(free.ok()) << free.status().message();
+    if (n == kWarm) {
+      device_before = *free;
+      host_before = pages_of_host();
+    } else {
+      EXPECT_GE(*free, device_before - (int64_t{2} << 20));
+      EXPECT_LE((pages_of_host() - host_before) * 4096, int64_t{8} << 20);
+    }
+  }
+  ASSERT_EQ(mirror.download(host.o).message(), "");
+  for (const uint16_t x : o) ASSERT_EQ(x, 0x3f11);  // every value is the same
+}
+
 // Bits of one sequence follow from that sequence where the plan promises it: not from its neighbours, their
 // lengths, the batch, or where its pages lie.
 TEST_F(CudaCache, NeighboursChangeNoBitWhereThePlanIsBatchInvariant) {
@@ -246,6 +286,100 @@ TEST_F(CudaCache, AppendsWhatTheHostAppends) {
         ASSERT_LE(std::abs(static_cast<int>(k[i]) - static_cast<int>(k_host[i])), rotary ? 1 : 0) << i;
     }
   }
+}
+
+// The same of quantised caches: with a scale a page, which is read, and with one a row, which is written.
+TEST_F(CudaCache, AppendsInEightBitsWhatTheHostAppends) {
+  constexpr int64_t kBatch = 2, kRows = 5, kHeads = 3, kDim = 72, kPages = 9, kPageSize = 4, kMaxPages = 4;
+  for (const DType dtype : {DType::i8, DType::f8e4m3}) {
+    for (const bool writes : {false, true}) {
+      SCOPED_TRACE(cat(name_of(dtype), writes ? " with scales of its own" : ""));
+      std::vector<float> k_new(kBatch * kRows * kHeads * kDim), v_new(k_new.size());
+      uint64_t state = 11;
+      for (auto* x : {&k_new, &v_new})
+        for (float& v : *x) {
+          state = state * 6364136223846793005ull + 1442695040888963407ull;
+          v = static_cast<float>(static_cast<int64_t>(state >> 33) % 4001 - 2000) / 500.0f;
+        }
+      std::vector<uint8_t> k(kPages * kPageSize * kHeads * kDim, 0x5a), v(k.size(), 0x5a);
+      std::vector<float> k_scales(kPages * (writes ? kPageSize : 1) * kHeads, 0.04f),
+          v_scales(k_scales.size(), 0.05f);
+      std::vector<int32_t> starts{3, 9}, table{8, 0, 3, 7, 1, 5, 2, 4};
+      Append host;
+      host.k_new = Tensor(k_new.data(), {kBatch, kRows, kHeads, kDim});
+      host.v_new = Tensor(v_new.data(), {kBatch, kRows, kHeads, kDim});
+      host.starts = Tensor(starts.data(), {kBatch});
+      host.page_table = Tensor(table.data(), {kBatch, kMaxPages});
+      host.k = Tensor(k.data(), dtype, {kPages, kPageSize, kHeads, kDim});
+      host.v = Tensor(v.data(), dtype, {kPages, kPageSize, kHeads, kDim});
+      host.k_scales = writes ? Tensor(k_scales.data(), {kPages, kPageSize, kHeads})
+                             : Tensor(k_scales.data(), {kPages, kHeads});
+      host.v_scales = host.k_scales;
+      host.v_scales.data = v_scales.data();
+      host.scale_rows = host.write_scales = writes ? 1 : 0;
+      cuda::Mirror mirror(0);
+      Append device = host;
+      tilewise_tensor* const all[] = {&device.k_new, &device.v_new, &device.starts,   &device.page_table,
+                                      &device.k,     &device.v,     &device.k_scales, &device.v_scales};
+      for (tilewise_tensor* t : all) mirror.add(*t);
+      ASSERT_EQ(mirror.upload().message(), "");
+      for (tilewise_tensor* t : all) *t = mirror.twin(*t);
+      ASSERT_EQ(cache_append(shared_context().context(), device).message(), "");
+      ASSERT_EQ(cache_append(shared_context().context(), host).message(), "");
+      const auto k_host = k, v_host = v;
+      const auto k_scales_host = k_scales, v_scales_host = v_scales;
+      ASSERT_EQ(cuda::synchronize(0).message(), "");
+      for (const tilewise_tensor* t : {&host.k, &host.v, &host.k_scales, &host.v_scales})
+        ASSERT_EQ(mirror.download(*t).message(), "");
+      EXPECT_EQ(k, k_host);
+      EXPECT_EQ(v, v_host);
+      EXPECT_EQ(k_scales, k_scales_host);
+      EXPECT_EQ(v_scales, v_scales_host);
+    }
+  }
+}
+
+// With check_data what a device holds is refused as if the host held it; without, it is clamped.
+TEST_F(CudaCache, CheckDataLooksAtTheDevice) {
+  ContextOptions options;
+  options.check_data = 1;
+  const auto context = Context::create(options);
+  ASSERT_TRUE(context.ok());
+  DeviceCall call(
+      "name=a batch=2 heads_q=2 seqlen_q=1 seqlen_kv=40 head_dim=32 page_size=16 kv_lengths=40,20");
+  ASSERT_EQ(attention(*context, Problem(), call.tensors).message(), "");
+  call.check("as it should be");
+  const auto bend = [](const tilewise_tensor& twin, int at, int32_t value) {
+    ASSERT_EQ(cuda::copy(0, static_cast<int32_t*>(twin.data) + at, &value, sizeof value).message(), "");
+  };
+  bend(call.tensors.page_table, 3, 99);
+  Status status = attention(*context, Problem(), call.tensors);
+  EXPECT_NE(status.message().find("page_table of sequence 1 entry 0 is 99"), std::string::npos)
+      << status.message();
+  bend(call.tensors.page_table, 3, 1);
+  bend(call.tensors.kv_lengths, 0, 49);
+  status = attention(*context, Problem(), call.tensors);
+  EXPECT_NE(status.message().find("kv_lengths[0] is 49; accepted: 0 to 48"), std::string::npos)
+      << status.message();
+
+  // Two sequences whose new rows would have one place.
+  std::vector<float> rows(2 * 2 * 32, 1.0f);
+  std::vector<int32_t> starts{5, 5}, table{1, 1};
+  Append host;
+  host.k_new = host.v_new = Tensor(rows.data(), {2, 1, 2, 32});
+  host.starts = Tensor(starts.data(), {2});
+  host.page_table = Tensor(table.data(), {2, 1});
+  cuda::Mirror mirror(0);
+  for (const tilewise_tensor* t : {&host.k_new, &host.starts, &host.page_table}) mirror.add(*t);
+  ASSERT_EQ(mirror.upload().message(), "");
+  Append twice = host;
+  for (tilewise_tensor* t : {&twice.k_new, &twice.v_new, &twice.starts, &twice.page_table})
+    *t = mirror.twin(*t);
+  twice.k = call.tensors.k, twice.v = call.tensors.v;
+  twice.k.flags = twice.v.flags = 0;
+  status = cache_append(*context, twice);
+  EXPECT_NE(status.message().find("sequences 0 and 1 both write row 5 of page 1"), std::string::npos)
+      << status.message();
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <atomic>
 #include <cstdlib>
 #include <deque>
+#include <sstream>
+#include <string>
 #include <thread>
 
 #include "core/text.h"
@@ -32,12 +34,21 @@ std::vector<Subject> subjects() {
   return all;
 }
 
-// TILEWISE_TEST_KERNELS: part of the names of the rows to test, for a run after a change of one family.
+// TILEWISE_TEST_KERNELS: parts of the names of the rows to test, comma-separated, for a run after a change of
+// few.
+const char* g_wanted_kernels = std::getenv("TILEWISE_TEST_KERNELS");
+
+bool is_wanted(const Kernel* row) {
+  if (!g_wanted_kernels) return true;
+  std::istringstream parts(g_wanted_kernels);
+  for (std::string part; std::getline(parts, part, ',');)
+    if (std::string_view(row->name).find(part) != std::string_view::npos) return true;
+  return false;
+}
+
 std::vector<const Kernel*> cuda_rows(Direction direction) {
   std::vector<const Kernel*> rows = kernels_of(direction, true);
-  if (const char* part = std::getenv("TILEWISE_TEST_KERNELS"))
-    std::erase_if(rows,
-                  [&](const Kernel* row) { return std::string(row->name).find(part) == std::string::npos; });
+  std::erase_if(rows, [](const Kernel* row) { return !is_wanted(row); });
   return rows;
 }
 
@@ -97,7 +108,7 @@ void check_case(const Case& c, DType dtype, uint64_t seed) {
     int ran = 0;
     for (const Kernel* kernel : cuda_rows(direction))
       check_kernel(*kernel, data, direction, expectation, &ran);
-    if (!std::getenv("TILEWISE_TEST_KERNELS") && (!cache || direction == Direction::forward)) {
+    if (!g_wanted_kernels && (!cache || direction == Direction::forward)) {
       EXPECT_GT(ran, 0) << "every CUDA row refused";
     }
   }
@@ -141,7 +152,7 @@ TEST_F(Cuda, EachRowRunsAPlainProblem) {
       std::string refusals;
       for (int dim : {64, 128, 192, 256}) {
         const auto c = parse_case(cat("name=plain heads_q=2 seqlen_q=40 head_dim=", dim));
-        CaseData data(*c, kernel->dtype == DType::none ? DType::f32 : kernel->dtype, 1);
+        CaseData data(*c, dtype_for(*kernel), 1);
         data.set_forward_result(expect_forward(data.params(Direction::forward)));
         const RunResult result =
             run_kernel(shared_context(), kernel->name, data, direction, {1, Poison::nan, &*cuda_device()});
@@ -173,6 +184,32 @@ TEST_F(Cuda, MixedDevicesAreRefusedBySentence) {
   const Status status = attention(shared_context().context(), call.data.problem(Direction::forward), mixed);
   EXPECT_NE(status.message().find("k is on the CPU; accepted: CUDA device 0"), std::string::npos)
       << status.message();
+}
+
+TEST_F(Cuda, WeightsOfDeviceTensorsAreTheHosts) {
+  DeviceCall call(
+      "name=a heads_q=4 heads_kv=2 seqlen_q=9 seqlen_kv=20 head_dim=16 causal=bottom-right sinks=random");
+  int32_t chosen[] = {0, 3, 8};
+  std::vector<float> host(4 * 3 * 20), device(host.size(), -1.0f);
+  const Tensor rows(chosen, DType::i32, {3}), weights(device.data(), DType::f32, {1, 4, 3, 20});
+  const auto bytes = static_cast<int64_t>(device.size() * sizeof(float));
+  cuda::Mirror more(0);
+  more.add(chosen, sizeof chosen);
+  more.add(device.data(), bytes);
+  ASSERT_EQ(more.upload().message(), "");
+  const Context& context = shared_context().context();
+  const Problem problem = call.data.problem(Direction::forward);
+  EXPECT_EQ(attention_weights(context, problem, call.tensors, more.twin(rows), more.twin(weights)).message(),
+            "");
+  ASSERT_EQ(more.download(device.data(), bytes).message(), "");
+  EXPECT_EQ(attention_weights(context, problem, call.data.tensors(Direction::forward), rows,
+                              Tensor(host.data(), DType::f32, {1, 4, 3, 20}))
+                .message(),
+            "");
+  EXPECT_EQ(device, host);
+  const Status mixed = attention_weights(context, problem, call.tensors, rows, more.twin(weights));
+  EXPECT_NE(mixed.message().find("rows is on the CPU; accepted: CUDA device 0"), std::string::npos)
+      << mixed.message();
 }
 
 // A block that draws work with keys, then some without, then the end: more pieces than multiprocessors.
@@ -307,7 +344,9 @@ TEST_F(Cuda, ManyHostThreads) {
   std::deque<DeviceCall> calls;
   for (int n = 0; n < kCallers; ++n)
     calls.emplace_back("name=a batch=2 heads_q=2 seqlen_q=70 seqlen_kv=90 head_dim=64 causal=bottom-right");
-  const Context& context = shared_context().context();
+  auto own = Context::create({});  // the shared one's log is for one thread
+  ASSERT_TRUE(own.ok());
+  const Context& context = *own;
   const auto made = plan(calls[0].data.problem(Direction::forward), *cuda_device());
   ASSERT_TRUE(made.ok());
   ASSERT_EQ(prepare(context, *made).message(), "");

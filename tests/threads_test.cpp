@@ -18,7 +18,7 @@ constexpr const char* kLine =
     "name=threads batch=2 heads_q=4 heads_kv=2 seqlen_q=70 seqlen_kv=150 head_dim=16 causal=bottom-right "
     "bias=11qk:random sinks=random dlse=1 dtype=f32";
 
-CaseData prepared(const char* line, DType dtype) {
+CaseData prepared(const std::string& line, DType dtype) {
   const auto c = parse_case(line);
   EXPECT_TRUE(c.ok()) << c.status().message();
   CaseData data(*c, dtype, 3);
@@ -33,7 +33,7 @@ Expectation answer_of(CaseData& data, Direction direction) {
 }
 
 TEST(Threads, TheirNumberChangesNoBit) {
-  for (const char* line :
+  for (const std::string line :
        {kLine,
         "name=packed heads_q=2 head_dim=24 cu_seqlens_q=0,90,91,160 cu_seqlens_kv=0,200,201,300 "
         "causal=bottom-right window=50,-1 dtype=f32",
@@ -42,7 +42,7 @@ TEST(Threads, TheirNumberChangesNoBit) {
       for (const Kernel* kernel : kernels_of(direction)) {
         if (kernel->target == Target::reference) continue;
         SCOPED_TRACE(cat(kernel->name, " on ", line));
-        CaseData data = prepared(line, kernel->dtype);
+        CaseData data = prepared(line + words_for(*kernel), dtype_for(*kernel));
         const Expectation answer = answer_of(data, direction);
         LoggedContext logged(8);
         const RunResult first = run_kernel(logged, kernel->name, data, direction, {1, Poison::nan});
@@ -107,7 +107,7 @@ TEST(Threads, CallersShareTheOneCallForm) {
   }
   std::vector<CaseData> datas;
   for (int caller = 0; caller < 4; ++caller) {
-    for (const std::string& line : lines) datas.push_back(prepared(line.c_str(), DType::f32));
+    for (const std::string& line : lines) datas.push_back(prepared(line, DType::f32));
   }
   std::vector<std::string> failures(datas.size());
   std::vector<std::thread> callers;

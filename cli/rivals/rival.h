@@ -58,6 +58,10 @@ struct RivalEntry {
 std::vector<std::string> rival_names();
 std::vector<RivalEntry> find_rivals(const std::vector<std::string>& wanted);
 
+// Of two results of one problem, for one in 97 elements: whether they are the same work, not how exact they
+// are.
+double largest_difference(const tilewise_tensor& ours, const float* theirs);
+
 Expected<std::unique_ptr<Rival>> find_three_step();
 // `folder`: where scripts/rivals.sh put it ("" = only the system's library path).
 Expected<std::unique_ptr<Rival>> find_ggml(const std::string& folder);

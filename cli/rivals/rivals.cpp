@@ -1,9 +1,11 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "cli/rivals/rival.h"
+#include "tune/problem_data.h"
 
 namespace tilewise::cli {
 namespace {
@@ -64,6 +66,16 @@ std::vector<RivalEntry> find_rivals(const std::vector<std::string>& wanted) {
     entries.push_back(std::move(entry));
   }
   return entries;
+}
+
+double largest_difference(const tilewise_tensor& ours, const float* theirs) {
+  const int64_t count = ours.shape[0] * ours.shape[1] * ours.shape[2] * ours.shape[3];
+  double apart = 0;
+  for (int64_t i = 0; i < count; i += 97) {
+    const double difference = std::fabs(tune::value_at(ours, i) - static_cast<double>(theirs[i]));
+    if (!(difference <= apart)) apart = difference;
+  }
+  return apart;
 }
 
 }  // namespace tilewise::cli

@@ -131,6 +131,14 @@ inline Status cache_append(const Context& context, const Append& rows, void* str
   return detail::make_status(tilewise_cache_append(context.get(), &rows, stream, &error), error);
 }
 
+// cache_append and forward over the same cache in one call.
+inline Status append_forward(const Context& context, const Plan& plan, const Append& rows,
+                             const Tensors& tensors, tilewise_workspace workspace, void* stream = nullptr) {
+  tilewise_error error;
+  return detail::make_status(
+      tilewise_append_forward(context.get(), &plan, &rows, &tensors, workspace, stream, &error), error);
+}
+
 // Exact rows of P, f32 [B, Hq, R, Skv], for the row indices `rows` i32 [R].
 inline Status attention_weights(const Context& context, const Problem& options, const Tensors& tensors,
                                 const Tensor& rows, const Tensor& weights) {

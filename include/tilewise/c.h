@@ -55,7 +55,9 @@ typedef enum tilewise_dtype {
   TILEWISE_U64 = 6,
   TILEWISE_BOOL = 7, /* one byte an element, 0 = false, anything else = true */
   TILEWISE_BIT =
-      8 /* packed: element i is bit i%8 (least significant first) of byte i/8; shape and strides in bits */
+      8, /* packed: element i is bit i%8 (least significant first) of byte i/8; shape and strides in bits */
+  TILEWISE_F8E4M3 = 9, /* 8 bits, of k and v only: 4 of exponent, 3 of mantissa, no infinity, largest 448 */
+  TILEWISE_I8 = 10     /* of k and v only: a whole number of -127 to 127 times its scale */
 } tilewise_dtype;
 
 typedef enum tilewise_device_kind { TILEWISE_CPU = 0, TILEWISE_CUDA = 1 } tilewise_device_kind;
@@ -113,10 +115,11 @@ typedef enum tilewise_feature {
   TILEWISE_HAS_KV_RANGES = 1 << 7,
   TILEWISE_HAS_ALIBI = 1 << 8,
   TILEWISE_HAS_SINKS = 1 << 9,
-  TILEWISE_HAS_LSE = 1 << 10,            /* forward: write lse (backward always reads it) */
-  TILEWISE_HAS_DLSE = 1 << 11,           /* backward: a gradient arrives through lse */
-  TILEWISE_HAS_DELTA = 1 << 12,          /* backward: rowsum(dout*o) is given instead of o */
-  TILEWISE_HAS_CACHE_BATCH_IDX = 1 << 13 /* k and v are slots of a contiguous cache, found by index */
+  TILEWISE_HAS_LSE = 1 << 10,             /* forward: write lse (backward always reads it) */
+  TILEWISE_HAS_DLSE = 1 << 11,            /* backward: a gradient arrives through lse */
+  TILEWISE_HAS_DELTA = 1 << 12,           /* backward: rowsum(dout*o) is given instead of o */
+  TILEWISE_HAS_CACHE_BATCH_IDX = 1 << 13, /* k and v are slots of a contiguous cache, found by index */
+  TILEWISE_HAS_KV_SCALES = 1 << 14        /* k_scales and v_scales; TILEWISE_I8 needs them, _F8E4M3 may */
 } tilewise_feature;
 
 /* Upper bounds and options. Fill with tilewise_problem_init, then set what differs. */
@@ -132,7 +135,8 @@ typedef struct tilewise_problem {
   int64_t heads_kv;
   int64_t head_dim;                                 /* of q and k, >= 1 */
   int64_t head_dim_v;                               /* of v and o, >= 1 */
-  int32_t dtype_q, dtype_k, dtype_v, dtype_o;       /* TILEWISE_F32, _F16 or _BF16 */
+  int32_t dtype_q, dtype_k, dtype_v, dtype_o;       /* TILEWISE_F32, _F16 or _BF16; k and v together also */
+                                                    /* _F8E4M3 or _I8, forward only */
   int32_t dtype_dout, dtype_dq, dtype_dk, dtype_dv; /* backward; dq, dk, dv may be wider than q */
   int32_t dtype_bias, dtype_mask, dtype_dbias;      /* mask: TILEWISE_BOOL or TILEWISE_BIT */
   int32_t packed_q, packed_kv;                      /* 1: [total, heads, dim] with cu_seqlens */
@@ -140,6 +144,7 @@ typedef struct tilewise_problem {
   int64_t max_pages; /* paged: entries of page_table a sequence; seqlen_kv is at most max_pages * page_size */
   int64_t num_pages; /* paged: pages of k and v */
   int64_t cache_slots;   /* with cache_batch_idx: sequences that k and v have room for; else 0 */
+  int64_t scale_rows;    /* with k_scales: rows that share a scale; 0 = all of a page, slot or sequence */
   uint32_t features;     /* tilewise_feature bits */
   int64_t bias_shape[4]; /* each 1 or the size of [B, Hq, Sq, Skv] */
   int64_t mask_shape[4];
@@ -188,10 +193,13 @@ typedef struct tilewise_tensors {
   tilewise_tensor q_offset;   /* i32 [B] */
   tilewise_tensor page_table; /* i32 [B, max_pages]: key j is row j % page_size of page [b, j / page_size] */
   tilewise_tensor cache_batch_idx; /* i32 [B]: the slot of each sequence */
-  tilewise_tensor cu_seqlens_q;    /* i32 or i64 [B + 1] */
-  tilewise_tensor cu_seqlens_kv;   /* i32 or i64 [B + 1] */
-  tilewise_tensor segment_ids_q;   /* i32 [B, Sq], packed [total_q]; a query sees the keys of its own id */
-  tilewise_tensor segment_ids_kv;  /* i32 [B, Skv], packed [total_kv] */
+  tilewise_tensor k_scales;        /* f32 [blocks, Hkv], with scale_rows [blocks, ceil(rows / scale_rows), */
+  tilewise_tensor v_scales;       /* Hkv]: an element of k is what is stored times its scale. blocks: pages */
+                                  /* (of page_size rows), cache_slots or B (of Skv rows, also if packed) */
+  tilewise_tensor cu_seqlens_q;   /* i32 or i64 [B + 1] */
+  tilewise_tensor cu_seqlens_kv;  /* i32 or i64 [B + 1] */
+  tilewise_tensor segment_ids_q;  /* i32 [B, Sq], packed [total_q]; a query sees the keys of its own id */
+  tilewise_tensor segment_ids_kv; /* i32 [B, Skv], packed [total_kv] */
   tilewise_tensor kv_ranges;     /* i32 [B, Sq, 2], packed [total_q, 2]; a query sees keys in [first, last) */
   tilewise_tensor alibi_slopes;  /* f32 [Hq] or [B, Hq]; adds -slope * |p - key| */
   tilewise_tensor sinks;         /* f32 [Hq]; natural units, unscaled */
@@ -235,7 +243,8 @@ typedef struct tilewise_context_options {
   void* allocate_user;
   const char* kernel;      /* NULL, or the kernel that every plan must use */
   const char* tuning_text; /* NULL, or the content of a tuning file for this device */
-  int32_t check_data;      /* 1: look at lengths, offsets and ranges and refuse instead of clamping */
+  int32_t check_data;      /* 1: look at lengths, offsets, pages and ranges and refuse instead of clamping */
+                           /* them; on a device the call then waits, and is not legal inside a capture */
   int32_t
       device_kind; /* what tilewise_plan_for_context plans for; 0 = the CPU. tilewise_attention takes the */
   int32_t device_index; /* device of its tensors, whatever stands here */
@@ -395,18 +404,33 @@ typedef struct tilewise_append {
   tilewise_tensor v; /* likewise, Dv */
   tilewise_tensor page_table;      /* i32 [B, max_pages]: k and v are paged */
   tilewise_tensor cache_batch_idx; /* i32 [B]: k and v are slots */
+  tilewise_tensor k_scales; /* of k and v in TILEWISE_I8 or _F8E4M3, as in tilewise_tensors: rows are */
+  tilewise_tensor v_scales; /* divided by them, rounded to nearest and held within the largest */
+  int64_t scale_rows;       /* as in tilewise_problem */
+  int32_t
+      write_scales; /* 1, with scale_rows 1: a new row's scale is its largest magnitude / 127 (i8) or 448 */
+                    /* (f8e4m3), written too; 0: scales are read. Those of other rows stay either way */
+  int32_t reserved;
 } tilewise_append;
 
 TILEWISE_API void tilewise_append_init(tilewise_append* append);
 /* Writes the rows and nothing else. Host tensors: refused, with the cache untouched, are a place that is not
  * there and two new rows with one place. Device tensors, in the order of `stream`: rows that would end
- * outside the cache are left out. */
+ * outside the cache are left out; a context with check_data looks first and refuses as on the host. */
 TILEWISE_API tilewise_code tilewise_cache_append(tilewise_context* context, const tilewise_append* append,
                                                  void* stream, tilewise_error* error);
 
+/* tilewise_cache_append, then tilewise_forward over the same cache: one call, in which nothing is written
+ * where either is refused. `tensors` count the new rows too, as kv_lengths of starts + lengths do. */
+TILEWISE_API tilewise_code tilewise_append_forward(tilewise_context* context, const tilewise_plan* plan,
+                                                   const tilewise_append* append,
+                                                   const tilewise_tensors* tensors,
+                                                   tilewise_workspace workspace, void* stream,
+                                                   tilewise_error* error);
+
 /* Exact rows of P (after softmax, before dropout), for looking: rows i32 [R], for every batch and head, into
- * weights f32 [B, Hq, R, Skv]. Host tensors; O(R * Skv) memory. Uses q, k and every mask and score tensor of
- * `tensors`. */
+ * weights f32 [B, Hq, R, Skv]; O(R * Skv) memory. Uses q, k and every mask and score tensor of `tensors`;
+ * those of a device are copied to the host, after all of its work. */
 TILEWISE_API tilewise_code tilewise_attention_weights(tilewise_context* context,
                                                       const tilewise_problem* options,
                                                       const tilewise_tensors* tensors,

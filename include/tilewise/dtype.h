@@ -18,6 +18,8 @@ enum class DType : int32_t {
   u64 = TILEWISE_U64,
   boolean = TILEWISE_BOOL,
   bit = TILEWISE_BIT,
+  f8e4m3 = TILEWISE_F8E4M3,
+  i8 = TILEWISE_I8,
 };
 
 // Bits of one element; 0 for none.
@@ -33,6 +35,8 @@ constexpr int bits_of(DType dtype) {
     case DType::u64:
       return 64;
     case DType::boolean:
+    case DType::f8e4m3:
+    case DType::i8:
       return 8;
     case DType::bit:
       return 1;
@@ -41,6 +45,12 @@ constexpr int bits_of(DType dtype) {
   }
   return 0;
 }
+
+constexpr bool is_dtype(int32_t value) { return value >= TILEWISE_NONE && value <= TILEWISE_I8; }
+
+// What k and v of a cache may be beside the floating-point dtypes: their elements are to be multiplied by
+// scales.
+constexpr bool is_quantized(DType dtype) { return dtype == DType::f8e4m3 || dtype == DType::i8; }
 
 constexpr const char* name_of(DType dtype) {
   switch (dtype) {
@@ -60,6 +70,10 @@ constexpr const char* name_of(DType dtype) {
       return "bool";
     case DType::bit:
       return "bit";
+    case DType::f8e4m3:
+      return "f8e4m3";
+    case DType::i8:
+      return "i8";
     case DType::none:
       return "none";
   }

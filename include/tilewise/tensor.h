@@ -30,6 +30,10 @@ struct DTypeOf<uint64_t> {
   static constexpr DType value = DType::u64;
 };
 template <>
+struct DTypeOf<int8_t> {
+  static constexpr DType value = DType::i8;
+};
+template <>
 struct DTypeOf<bool> {
   static constexpr DType value = DType::boolean;
 };

@@ -23,12 +23,17 @@ constexpr Field kFields[] = {{"k_new", &tilewise_append::k_new, true},
                              {"k", &tilewise_append::k, true},
                              {"v", &tilewise_append::v, true},
                              {"page_table", &tilewise_append::page_table, false},
-                             {"cache_batch_idx", &tilewise_append::cache_batch_idx, false}};
+                             {"cache_batch_idx", &tilewise_append::cache_batch_idx, false},
+                             {"k_scales", &tilewise_append::k_scales, false},
+                             {"v_scales", &tilewise_append::v_scales, false}};
 
-void cache_append(const nb::dict& arrays, bool rotary_interleaved, const Setting& setting) {
+void cache_append(const nb::dict& arrays, bool rotary_interleaved, int64_t scale_rows, bool write_scales,
+                  const Setting& setting) {
   tilewise_append append;
   tilewise_append_init(&append);
   append.rotary_interleaved = rotary_interleaved;
+  append.scale_rows = scale_rows;
+  append.write_scales = write_scales;
   std::optional<Array> held[std::size(kFields)];
   for (const Field& field : kFields) {
     if (!arrays.contains(field.name)) continue;
@@ -46,9 +51,9 @@ void cache_append(const nb::dict& arrays, bool rotary_interleaved, const Setting
 void bind_append(nb::module_& m) {
   m.def(
       "cache_append",
-      [](const nb::dict& arrays, bool rotary_interleaved, bool bhsd, bool cuda, uintptr_t stream,
-         int32_t threads) {
-        cache_append(arrays, rotary_interleaved, {bhsd, cuda, stream, threads});
+      [](const nb::dict& arrays, bool rotary_interleaved, int64_t scale_rows, bool write_scales, bool bhsd,
+         bool cuda, uintptr_t stream, int32_t threads) {
+        cache_append(arrays, rotary_interleaved, scale_rows, write_scales, {bhsd, cuda, stream, threads});
       },
       "New rows of k and v into a cache, in place; the arrays are named by tilewise_append.");
 }

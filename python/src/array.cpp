@@ -20,6 +20,8 @@ int32_t dtype_of_format(const char* format, Py_ssize_t bytes) {
       return TILEWISE_F16;
     case '?':
       return TILEWISE_BOOL;
+    case 'b':
+      return TILEWISE_I8;
     case 'i':
     case 'l':
     case 'q':

@@ -15,6 +15,7 @@ void tilewise_python::bind_problem(nb::module_& m) {
       .def_rw("direction", &tilewise_problem::direction)
       .def_rw("seqlen_q", &tilewise_problem::seqlen_q)
       .def_rw("seqlen_kv", &tilewise_problem::seqlen_kv)
+      .def_rw("scale_rows", &tilewise_problem::scale_rows)
       .def_rw("causal", &tilewise_problem::causal)
       .def_rw("window_left", &tilewise_problem::window_left)
       .def_rw("window_right", &tilewise_problem::window_right)

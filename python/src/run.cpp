@@ -36,7 +36,7 @@ void attention_weights(const tilewise_problem& options, const nb::dict& arrays, 
                        nb::handle weights, const Setting& setting, int64_t q_offset) {
   Call call(arrays, setting);
   call.tensors().q_offset_value = q_offset;
-  const Array r("rows", rows, nullptr), w("weights", weights, nullptr);
+  const Array r("rows", rows, setting.stream_of_arrays()), w("weights", weights, setting.stream_of_arrays());
   launch(setting, [&](tilewise_context* context, tilewise_error* error) {
     return tilewise_attention_weights(context, &options, &call.tensors(), &r.tensor(), &w.tensor(), error);
   });
@@ -62,8 +62,8 @@ void bind_run(nb::module_& m) {
   m.def(
       "attention_weights",
       [](const tilewise_problem& options, const nb::dict& arrays, nb::handle rows, nb::handle weights,
-         bool bhsd, int32_t threads, int64_t q_offset) {
-        attention_weights(options, arrays, rows, weights, {bhsd, false, 0, threads}, q_offset);
+         bool bhsd, bool cuda, uintptr_t stream, int32_t threads, int64_t q_offset) {
+        attention_weights(options, arrays, rows, weights, {bhsd, cuda, stream, threads}, q_offset);
       },
       "Rows of P into weights.");
   m.def("dropout_keep", &tilewise_dropout_keep, "The dropout mask, one element at a time.");

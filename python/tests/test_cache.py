@@ -287,5 +287,39 @@ class Refusals(unittest.TestCase):
             self.appending(ValueError, f"^{name} is read-only", **{name: array})
 
 
+class Quantized(unittest.TestCase):
+    """A cache in int8 is the fp32 one that its numbers times its scales are."""
+
+    def cache(self, rng, blocks, rows, groups):
+        stored = rng.integers(-127, 128, (blocks, rows, 2, 32)).astype(np.int8)
+        scales = rng.uniform(0.01, 0.03, (blocks, groups, 2)).astype(np.float32)
+        return stored, scales, stored * np.repeat(scales, rows // groups, 1)[..., None]
+
+    def test_groups_of_rows(self):
+        rng = np.random.default_rng(3)
+        q = rng.normal(size=(3, 2, 4, 32)).astype(np.float32)
+        k, k_scales, k_wide = self.cache(rng, 3, 64, 4)
+        v, v_scales, v_wide = self.cache(rng, 3, 64, 4)
+        options = {"kv_lengths": integers(64, 40, 17), "causal": True}
+        got = tilewise.attention(q, k, v, k_scales=k_scales, v_scales=v_scales, scale_rows=16, **options)
+        np.testing.assert_allclose(got, tilewise.attention(q, k_wide, v_wide, **options), rtol=0, atol=2e-5)
+        with self.assertRaisesRegex(ValueError, "dtype_k is i8 without k_scales"):
+            tilewise.attention(q, k, v)
+        with self.assertRaisesRegex(ValueError, "k_scales has shape"):
+            tilewise.attention(q, k, v, k_scales=k_scales, v_scales=v_scales)
+
+    def test_append_makes_the_scales_of_its_rows(self):
+        rng = np.random.default_rng(4)
+        new = rng.normal(size=(2, 5, 2, 32)).astype(np.float32)
+        k, v = np.zeros((2, 2, 8, 2, 32), np.int8)
+        k_scales, v_scales = np.zeros((2, 2, 8, 2), np.float32)
+        tilewise.cache_append(k, v, new, -new, integers(0, 3), k_scales=k_scales, v_scales=v_scales, scale_rows=1,
+                              write_scales=True)
+        for b, start in enumerate((0, 3)):
+            back = k[b, start:start + 5] * k_scales[b, start:start + 5, :, None]
+            np.testing.assert_allclose(back, new[b], rtol=0, atol=np.abs(new).max() / 127)
+        np.testing.assert_array_equal(v, -k)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -22,6 +22,9 @@ class Examples(unittest.TestCase):
     def test_images_and_text(self):
         self.run_program("images_and_text.py")
 
+    def test_custom_mask(self):
+        self.run_program("custom_mask.py")
+
     def test_rows_of_p(self):
         self.run_program("rows_of_p.py")
 

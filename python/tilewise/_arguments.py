@@ -79,7 +79,7 @@ def position(causal: Any, q_offset: Any, is_array: bool) -> tuple:
 
 @lru_cache(maxsize=256)
 def make_problem(direction, layout, causal, q_offset, offset_is_array, window_size, softmax_scale, softcap, dropout_p,
-                 has_seed, seqlen_q, seqlen_kv, deterministic, batch_invariant, accumulate):
+                 has_seed, seqlen_q, seqlen_kv, deterministic, batch_invariant, accumulate, scale_rows):
     """(Problem, q_offset by value) of the arguments that are no arrays. Looking at them costs more than a small call."""
     if layout not in LAYOUTS:
         raise ValueError(f"layout is {layout!r}; accepted: \"bshd\" [batch, seqlen, heads, head_dim], \"bhsd\" "
@@ -97,6 +97,7 @@ def make_problem(direction, layout, causal, q_offset, offset_is_array, window_si
                          "the same mask) or dropout_state (uint64 [2]: seed, offset)")
     problem.seqlen_q = size("seqlen_q", seqlen_q)
     problem.seqlen_kv = size("seqlen_kv", seqlen_kv)
+    problem.scale_rows = number("scale_rows", scale_rows, integer, "rows that share a scale, or 0 (all of a page, slot or sequence)")
     problem.deterministic, problem.batch_invariant, problem.accumulate = map(
         int, map(bool, (deterministic, batch_invariant, accumulate)))
     return problem, offset
@@ -104,7 +105,7 @@ def make_problem(direction, layout, causal, q_offset, offset_is_array, window_si
 
 OPTIONAL = ("bias", "mask", "q_lengths", "kv_lengths", "kv_starts", "q_offset", "page_table", "cache_batch_idx",
             "cu_seqlens_q", "cu_seqlens_kv", "segment_ids_q", "segment_ids_kv", "kv_ranges", "alibi_slopes", "sinks",
-            "dropout_state")
+            "dropout_state", "k_scales", "v_scales")
 
 
 def complete(q, k, v, layout="bshd", causal=False, window_size=None, softmax_scale=None, softcap=0.0, bias=None, mask=None,
@@ -112,13 +113,13 @@ def complete(q, k, v, layout="bshd", causal=False, window_size=None, softmax_sca
              cu_seqlens_q=None, cu_seqlens_kv=None, seqlen_q=0, seqlen_kv=0, segment_ids_q=None, segment_ids_kv=None,
              kv_ranges=None, alibi_slopes=None, sinks=None, dropout_p=0.0, dropout_seed=None, dropout_offset=0,
              dropout_state=None, batch_invariant=False, deterministic=False, direction=_core.FORWARD,
-             accumulate=False) -> Arguments:
+             accumulate=False, k_scales=None, v_scales=None, scale_rows=0) -> Arguments:
     """In the order of attention()'s arguments, which passes them by place: names cost a microsecond."""
     framework = framework_of("q", q)
     is_array = getattr(q_offset, "shape", ()) != ()
     scalars = (direction, layout, causal, None if is_array else q_offset, is_array, window_size, softmax_scale, softcap,
                dropout_p, dropout_seed is not None or dropout_state is not None, seqlen_q, seqlen_kv, deterministic,
-               batch_invariant, accumulate)
+               batch_invariant, accumulate, scale_rows)
     try:
         problem, offset = make_problem(*scalars)
     except TypeError:  # not hashable, as a list, or wrong: then this says how
@@ -126,7 +127,7 @@ def complete(q, k, v, layout="bshd", causal=False, window_size=None, softmax_sca
     arrays = {"q": framework.read(q), "k": read("k", k), "v": read("v", v)}
     for name, array in zip(OPTIONAL, (bias, mask, q_lengths, kv_lengths, kv_starts, q_offset if is_array else None,
                                       page_table, cache_batch_idx, cu_seqlens_q, cu_seqlens_kv, segment_ids_q,
-                                      segment_ids_kv, kv_ranges, alibi_slopes, sinks, dropout_state)):
+                                      segment_ids_kv, kv_ranges, alibi_slopes, sinks, dropout_state, k_scales, v_scales)):
         if array is not None:
             arrays[name] = read(name, array)
     cuda = framework.is_cuda(q)

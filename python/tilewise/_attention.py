@@ -14,7 +14,8 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", causal: bool | st
               cu_seqlens_kv: Any = None, seqlen_q: int = 0, seqlen_kv: int = 0, segment_ids_q: Any = None,
               segment_ids_kv: Any = None, kv_ranges: Any = None, alibi_slopes: Any = None, sinks: Any = None,
               dropout_p: float = 0.0, dropout_seed: int | None = None, dropout_offset: int = 0, dropout_state: Any = None,
-              batch_invariant: bool = False, out: Any = None, return_lse: bool = False) -> Any:
+              batch_invariant: bool = False, k_scales: Any = None, v_scales: Any = None, scale_rows: int = 0, out: Any = None,
+              return_lse: bool = False) -> Any:
     """softmax(scale q k^T + ...) v, exactly, without the scores in memory.
 
     Shapes: B batch, Sq and Skv rows, Hq and Hkv heads (Hq a multiple of Hkv), D and Dv head dimensions.
@@ -34,6 +35,8 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", causal: bool | st
                    row j % page_size of page page_table[b, j // page_size]. Pages that nothing is read from need not exist.
                    New keys: cache_append()
     cache_batch_idx  int32 [B]: k and v are slots, [cache_slots, Skv, Hkv, ...]; the slot of each sequence
+    k_scales, v_scales  fp32: k and v are int8 or float8_e4m3fn, times a scale for each head and page, slot or sequence,
+                   [blocks, Hkv]; with scale_rows = n for each n rows of one, [blocks, ceil(rows / n), Hkv]. No gradient
     cu_seqlens_q, cu_seqlens_kv       int32 or int64 [B + 1]: packed sequences; q is [total_q, Hq, D], k and v
                    [total_kv, Hkv, ...]; seqlen_q and seqlen_kv the longest of them (0: read here; needed on CUDA).
                    Rows of o past the last sequence are not written
@@ -61,10 +64,11 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", causal: bool | st
     arguments = complete(q, k, v, layout, causal, window_size, softmax_scale, softcap, bias, mask, q_lengths, kv_lengths,
                          kv_starts, q_offset, page_table, cache_batch_idx, cu_seqlens_q, cu_seqlens_kv, seqlen_q,
                          seqlen_kv, segment_ids_q, segment_ids_kv, kv_ranges, alibi_slopes, sinks, dropout_p, dropout_seed,
-                         dropout_offset, dropout_state, batch_invariant)
+                         dropout_offset, dropout_state, batch_invariant, k_scales=k_scales, v_scales=v_scales,
+                         scale_rows=scale_rows)
     framework, arrays = arguments.framework, arguments.arrays
     o_shape, lse_shape = output_shapes(arguments)
-    if framework.tracks(q, k, v, bias, sinks):
+    if k_scales is None and framework.tracks(q, k, v, bias, sinks):
         return _differentiable(q, k, v, out, return_lse, dropout_state, dropout_seed, dropout_offset, layout=layout,
                                causal=causal, window_size=window_size, softmax_scale=softmax_scale, softcap=softcap, bias=bias,
                                mask=mask, q_lengths=q_lengths, kv_lengths=kv_lengths, kv_starts=kv_starts,

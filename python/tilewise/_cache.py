@@ -10,7 +10,8 @@ from ._frameworks import framework_of
 
 def cache_append(k: Any, v: Any, k_new: Any, v_new: Any, starts: Any, *, lengths: Any = None, rotary_cos: Any = None,
                  rotary_sin: Any = None, rotary_interleaved: bool = False, page_table: Any = None,
-                 cache_batch_idx: Any = None, layout: str = "bshd") -> None:
+                 cache_batch_idx: Any = None, layout: str = "bshd", k_scales: Any = None, v_scales: Any = None,
+                 scale_rows: int = 0, write_scales: bool = False) -> None:
     """Writes new rows of k and v into a cache, in place: row i of sequence b becomes key starts[b] + i.
 
     k, v           the cache: [B, Skv, Hkv, D] and [B, Skv, Hkv, Dv]; with page_table [num_pages, page_size, Hkv, ...], with
@@ -21,6 +22,8 @@ def cache_append(k: Any, v: Any, k_new: Any, v_new: Any, starts: Any, *, lengths
     rotary_cos, rotary_sin  float [positions, R / 2]: the first R elements of k are turned by their position's angles
     rotary_interleaved      pairs are (2i, 2i + 1) instead of (i, i + R / 2)
     page_table, cache_batch_idx  attention()'s
+    k_scales, v_scales, scale_rows  attention()'s, of a cache in int8 or float8_e4m3fn: rows are divided by them and rounded.
+                   write_scales, with scale_rows=1: a new row's scales are made from it and written
 
     A place that is not there, two new rows with one place and a read-only cache are refused, and nothing is written. On a CUDA
     device, whose indices are not the host's to read, rows that would end outside the cache are left out.
@@ -33,12 +36,13 @@ def cache_append(k: Any, v: Any, k_new: Any, v_new: Any, starts: Any, *, lengths
     [[1.0, 1.0], [0.0, 0.0], [0.0, 1.0]]
     """
     append_as({}, k, v, k_new, v_new, starts, lengths, rotary_cos, rotary_sin, rotary_interleaved, page_table,
-              cache_batch_idx, layout)
+              cache_batch_idx, layout, k_scales, v_scales, scale_rows, write_scales)
 
 
 def append_as(names: dict, k: Any, v: Any, k_new: Any, v_new: Any, starts: Any, lengths: Any = None, rotary_cos: Any = None,
               rotary_sin: Any = None, rotary_interleaved: bool = False, page_table: Any = None, cache_batch_idx: Any = None,
-              layout: str = "bshd") -> None:
+              layout: str = "bshd", k_scales: Any = None, v_scales: Any = None, scale_rows: int = 0,
+              write_scales: bool = False) -> None:
     """cache_append() for a function that calls its arguments otherwise: `names` are its own, by those of cache_append()."""
     if layout not in LAYOUTS:
         raise ValueError(f'layout is {layout!r}; accepted: "bshd", "bhsd"')
@@ -48,10 +52,13 @@ def append_as(names: dict, k: Any, v: Any, k_new: Any, v_new: Any, starts: Any, 
                         ("cache_batch_idx", cache_batch_idx)):
         if array is not None or name in ("k_new", "v_new", "starts"):
             arrays[name] = read(names.get(name, name), array)
+    for name, array in (("k_scales", k_scales), ("v_scales", v_scales)):
+        if array is not None:
+            arrays[name] = writable(name, array) if write_scales else read(name, array)
     framework = framework_of("k", k)
     cuda = framework.is_cuda(k)
     setting = Setting(layout == "bhsd", cuda, framework.stream(k) if cuda else 0, framework.threads())
     try:
-        _core.cache_append(arrays, bool(rotary_interleaved), *setting)
+        _core.cache_append(arrays, bool(rotary_interleaved), int(scale_rows), bool(write_scales), *setting)
     except (TypeError, ValueError) as error:
         raise refused(error, arrays, names) from None

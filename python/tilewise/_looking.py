@@ -55,9 +55,9 @@ def explain(q: Any, k: Any, v: Any, *, return_lse: bool = False, max_workspace_b
 
 
 def attention_weights(q: Any, k: Any, rows: Any, **options: Any) -> Any:
-    """Exact rows of P, after the softmax, before dropout, for looking at: O(len(rows) * Skv) memory. Host arrays.
+    """Exact rows of P, after the softmax, before dropout, for looking at: O(len(rows) * Skv) memory.
 
-    rows           int32 [R], indices of queries within their sequence
+    rows           int32 [R], indices of queries within their sequence, on q's device
     options        attention()'s
     Returns fp32 [B, Hq, R, Skv], like q.
 
@@ -68,8 +68,6 @@ def attention_weights(q: Any, k: Any, rows: Any, **options: Any) -> Any:
     """
     arguments = complete(q, k, k, **options)
     arrays, framework, setting = arguments.arrays, arguments.framework, arguments.setting
-    if setting.cuda:
-        raise ValueError("q is on a CUDA device; accepted: arrays on the CPU")
     _, lse_shape = output_shapes(arguments)
     del arrays["v"]
     if "cu_seqlens_q" in arrays:
@@ -85,8 +83,7 @@ def attention_weights(q: Any, k: Any, rows: Any, **options: Any) -> Any:
             keys = options.get("seqlen_kv") or keys * arrays["page_table"].shape[-1]
     weights = framework.empty(q, (batch, heads, rows.shape[0], keys), "float32")
     try:
-        _core.attention_weights(arguments.problem, with_bits(arrays), rows, weights, setting.bhsd, setting.threads,
-                                arguments.scalars[0])
+        _core.attention_weights(arguments.problem, with_bits(arrays), rows, weights, *setting, arguments.scalars[0])
     except (TypeError, ValueError) as error:
         raise refused(error, {**arrays, "rows": rows, "weights": weights}) from None
     return framework.result(weights)

@@ -56,30 +56,38 @@ def _run(direction, arrays, bhsd, offset, *numbers):
         raise refused(error, arrays) from None
 
 
-def _empty_outputs(arrays, bhsd):
-    """o and lse."""
-    q, v = arrays["q"], arrays["v"]
+def _empty_outputs(arrays, bhsd, wants_lse=True):
+    """o and lse, or None where it is not wanted."""
+    q, columns = arrays["q"], arrays["v"].shape[-1]
     shape = q.shape
     if "cu_seqlens_q" in arrays:
         stats = (shape[1], shape[0])
     else:
         stats = shape[:3] if bhsd else (shape[0], shape[2], shape[1])
-    return q.new_empty((*shape[:-1], v.shape[-1])), torch.empty(stats, dtype=torch.float32, device=q.device)
+    # empty_like is 3 us faster than new_empty, and keeps the order of q's dimensions in memory, as PyTorch's own function does.
+    o = torch.empty_like(q) if shape[-1] == columns else q.new_empty((*shape[:-1], columns))
+    return o, torch.empty(stats, dtype=torch.float32, device=q.device) if wants_lse else None
 
 
 def forward(*arguments):
     """o and lse."""
+    return _forward(arguments, True)
+
+
+def _forward(arguments, wants_lse):
     arrays, numbers = _given(arguments), arguments[len(_INPUTS):]
-    arrays["o"], arrays["lse"] = o, lse = _empty_outputs(arrays, numbers[0])
+    arrays["o"], lse = _empty_outputs(arrays, numbers[0], wants_lse)
+    if wants_lse:
+        arrays["lse"] = lse
     _run(_core.FORWARD, arrays, *numbers)
-    return o, lse
+    return arrays["o"], lse
 
 
 def _empty_gradients(arrays, wants_dbias, wants_dsinks):
     """dq, dk, dv, dbias, dsinks; the last two have no element where they are not wanted."""
     of = [arrays.get(name) for name in _INPUTS[:5]]
     wants = (True, True, True, wants_dbias, wants_dsinks)
-    return tuple(x.new_empty(x.shape) if want else of[0].new_empty(0) for x, want in zip(of, wants))
+    return *map(torch.empty_like, of[:3]), *(x.new_empty(x.shape) if want else of[0].new_empty(0) for x, want in zip(of[3:], wants[3:]))
 
 
 def backward(dout, dlse, o, lse, wants_dbias, wants_dsinks, *arguments):
@@ -167,10 +175,15 @@ _modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
 _transforms = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 
 
-def apply(*arguments):
-    """o and lse. Plain tensors outside of any tracing take the short way, everything else the operator."""
+def apply(wants_lse, *arguments):
+    """o and lse, which may be None where it is not wanted.
+
+    Plain tensors outside of any tracing take the short way, everything else the operator.
+    """
     if torch.compiler.is_compiling() or type(arguments[0]) not in _PLAIN or _modes() or _transforms():
         return attention_op(*arguments)
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in arguments[:5]):
-        return _Eager.apply(*arguments[:5], arguments[5:])
-    return forward(*arguments)
+    q, k, v, bias, sinks, *others = arguments
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or bias is not None and bias.requires_grad
+                                    or sinks is not None and sinks.requires_grad):
+        return _Eager.apply(q, k, v, bias, sinks, others)
+    return _forward(arguments, wants_lse)

@@ -126,7 +126,7 @@ def over_cache(table_name, q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, ca
 REASONS = {
     "qv": "there is no second product for the scores; concatenate qv to q and v to k",
     "attention_chunk": "chunked attention is segment ids here: tilewise.torch.attention(segment_ids_q=..., segment_ids_kv=...)",
-    "q_descale": "fp8 is not in this version; dequantise q, k and v",
+    "q_descale": "q is never in 8 bits; a cache in 8 bits is tilewise.attention(k_scales=..., v_scales=...)",
     "cu_seqlens_k_new": "new keys come as [batch, rows, heads, head_dim]",
     "rotary_seqlens": "rows are rotated at their place in the cache; rotate them first (tilewise.rotary.apply_rotary_emb)",
 }

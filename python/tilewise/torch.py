@@ -69,7 +69,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, layout: str = "bshd", causal: 
             causal, where, offset, left, right = band(*given)
     if dropout_p and dropout_state is None:
         dropout_state = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=q.device, generator=generator)
-    o, lse = apply(rows(q), rows(k), rows(v), bias, None if sinks is None else sinks.float(), mask, int32(q_lengths),
+    o, lse = apply(return_lse, rows(q), rows(k), rows(v), bias, None if sinks is None else sinks.float(), mask, int32(q_lengths),
                    int32(kv_lengths), int32(kv_starts), int32(offsets), int32(page_table), int32(cache_batch_idx),
                    cu_seqlens_q, cu_seqlens_kv, int32(segment_ids_q), int32(segment_ids_kv), int32(kv_ranges), alibi_slopes,
                    dropout_state, layout == "bhsd", offset, bool(causal), where, left, right, softmax_scale, float(softcap),

@@ -1,11 +1,16 @@
-// append: new rows of k and v into a cache, k turned by its position on the way where asked.
+// append: new rows of k and v into a cache, k turned by its position and both quantised on the way where
+// asked.
+#include "api/append.h"
+
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <unordered_map>
 
 #include "api/bind.h"
 #include "api/border.h"
-#include "api/context.h"
-#include "core/append.h"
+#include "api/device_values.h"
+#include "api/run.h"
 #include "core/element.h"
 #include "cuda/runtime.h"
 
@@ -57,6 +62,43 @@ bool bind_rotary(TensorChecks& checks, const tilewise_append& a, AppendParams* o
   return true;
 }
 
+// Scales of a quantised cache: needed for i8, read unless they are asked for.
+bool bind_append_scales(TensorChecks& checks, const tilewise_append& a, int64_t blocks, int64_t rows,
+                        AppendParams* out) {
+  const bool scales = present(a.k_scales) || present(a.v_scales);
+  const bool quantized = is_quantized(type_of(a.k)) || is_quantized(type_of(a.v));
+  if (quantized && a.k.dtype != a.v.dtype)
+    return checks.fail(cat("k is ", name_of(type_of(a.k)), " and v is ", name_of(type_of(a.v)),
+                           "; accepted: the same, where one is f8e4m3 or i8"));
+  if (a.write_scales != 0 && a.write_scales != 1)
+    return checks.fail(cat("write_scales is ", a.write_scales, "; accepted: 0 or 1"));
+  if (a.scale_rows < 0 || (!scales && (a.scale_rows || a.write_scales)))
+    return checks.fail(cat("scale_rows is ", a.scale_rows, " and write_scales ", a.write_scales,
+                           scales ? "" : " without k_scales", "; accepted: 0, or more with k_scales"));
+  if (a.write_scales && a.scale_rows != 1)
+    return checks.fail(cat("write_scales is 1 with scale_rows ", a.scale_rows,
+                           "; accepted: scale_rows 1, as a scale that rows share stays what it was for the "
+                           "earlier ones"));
+  if (!quantized) {
+    return !scales || checks.fail(cat("k_scales and v_scales come with k in ", name_of(type_of(a.k)),
+                                      "; accepted: only with f8e4m3 or i8"));
+  }
+  if (!scales && a.k.dtype == TILEWISE_F8E4M3) return true;
+  const Access access = a.write_scales ? Access::output : Access::input;
+  if (!checks.require("k_scales", a.k_scales) || !checks.require("v_scales", a.v_scales) ||
+      !bind_scales(checks, "k_scales", a.k_scales, blocks, rows, out->heads, a.scale_rows, access,
+                   &out->cache.k_scales) ||
+      !bind_scales(checks, "v_scales", a.v_scales, blocks, rows, out->heads, a.scale_rows, access,
+                   &out->cache.v_scales))
+    return false;
+  out->cache.scale_rows = a.scale_rows;
+  if (a.write_scales) {
+    out->k_scales_out = static_cast<float*>(a.k_scales.data);
+    out->v_scales_out = static_cast<float*>(a.v_scales.data);
+  }
+  return true;
+}
+
 Status bind(const tilewise_append& a, AppendParams* out) {
   if (a.struct_bytes != sizeof a)
     return wrong(cat("append.struct_bytes is ", a.struct_bytes, "; accepted: ", sizeof a,
@@ -89,10 +131,13 @@ Status bind(const tilewise_append& a, AppendParams* out) {
                  {"k", a.k, {4, {blocks, rows, out->heads, out->dim}, labels}, written},
                  {"v", a.v, {4, {blocks, rows, out->heads, out->dim_v}, labels}, written}};
   for (const auto& t : tensors) {
-    if (!checks.dtype(t.name, t.t, {DType::f32, DType::f16, DType::bf16}) ||
-        !checks.layout(t.name, t.t, t.shape, t.rules))
+    const bool cache = t.rules.access == Access::output;
+    if (cache ? !checks.dtype(t.name, t.t, {DType::f32, DType::f16, DType::bf16, DType::f8e4m3, DType::i8})
+              : !checks.dtype(t.name, t.t, {DType::f32, DType::f16, DType::bf16}))
       return checks.take_status();
+    if (!checks.layout(t.name, t.t, t.shape, t.rules)) return checks.take_status();
   }
+  if (!bind_append_scales(checks, a, blocks, rows, out)) return checks.take_status();
   const Shape per_sequence{1, {out->batch, 0, 0, 0}, "[batch]"};
   const struct {
     const char* name;
@@ -172,20 +217,37 @@ Status check_targets(const AppendParams& a) {
   return {};
 }
 
-// Element pairs, turned by the angle of their position.
-void append_key(const AppendParams& a, const void* from, int64_t at, int64_t to, int64_t position) {
-  const DType in = a.k_new.dtype, out = a.cache.k.dtype;
-  const int64_t half = a.rotary_dim / 2;
-  for (int64_t i = 0; i < half; ++i) {
-    const auto [x, y] = rotary_pair(a, i);
-    const float c = load_element(a.cos.data, a.cos.dtype, position * a.cos.row_stride + i),
-                s = load_element(a.sin.data, a.sin.dtype, position * a.sin.row_stride + i);
-    const float kx = load_element(from, in, at + x), ky = load_element(from, in, at + y);
-    store_element(a.cache.k.data, out, to + x, kx * c - ky * s);
-    store_element(a.cache.k.data, out, to + y, kx * s + ky * c);
+// Element d of a new key, turned by the angle of its position.
+float key_element(const AppendParams& a, int64_t at, int64_t d, int64_t position) {
+  const auto load = [&](const RowTensor& t, int64_t from) { return load_element(t.data, t.dtype, from); };
+  if (d >= a.rotary_dim) return load(a.k_new, at + d);
+  const RotaryPair pair = rotary_pair(a, d);
+  const float c = load(a.cos, position * a.cos.row_stride + pair.turn),
+              s = load(a.sin, position * a.sin.row_stride + pair.turn);
+  const float x = load(a.k_new, at + pair.x), y = load(a.k_new, at + pair.y);
+  return d == pair.x ? x * c - y * s : x * s + y * c;
+}
+
+// One head's row of k or v, element(d) for d < dim, into the cache.
+template <typename Element>
+void store_row(const AppendParams& a, const RowTensor& t, const CacheScales& scales, float* scales_out,
+               const KeyRun& to, int64_t head, int64_t dim, Element&& element) {
+  const int64_t at = t.at(to.block, to.row, head), group = scale_group(a.cache, Sequence(), to);
+  float scale = scales.at(to.block, group, head);
+  if (scales_out) {
+    float largest = 0.0f;
+    bool bad = false;
+    for (int64_t d = 0; d < dim; ++d) {
+      const float value = element(d);
+      largest = std::max(largest, std::fabs(value));
+      bad |= value != value;
+    }
+    scale = bad ? std::numeric_limits<float>::quiet_NaN() : largest / largest_stored(t.dtype);
+    scales_out[to.block * scales.block_stride + group * scales.group_stride + head * scales.head_stride] =
+        scale;
   }
-  for (int64_t d = a.rotary_dim; d < a.dim; ++d)
-    store_element(a.cache.k.data, out, to + d, load_element(from, in, at + d));
+  const float factor = is_quantized(t.dtype) ? inverse_of(scale) : 1.0f;
+  for (int64_t d = 0; d < dim; ++d) store_element(t.data, t.dtype, at + d, element(d) * factor);
 }
 
 void append_all(const AppendParams& a, Executor& executor) {
@@ -195,16 +257,42 @@ void append_all(const AppendParams& a, Executor& executor) {
     const int64_t position = read_index(a.starts, b) + i;
     const KeyRun run = key_run(a.cache, Sequence(), b, position, 1);
     for (int64_t h = 0; h < a.heads; ++h) {
-      append_key(a, a.k_new.data, a.k_new.at(b, i, h), a.cache.k.at(run.block, run.row, h), position);
-      const int64_t at = a.v_new.at(b, i, h), to = a.cache.v.at(run.block, run.row, h);
-      for (int64_t d = 0; d < a.dim_v; ++d)
-        store_element(a.cache.v.data, a.cache.v.dtype, to + d,
-                      load_element(a.v_new.data, a.v_new.dtype, at + d));
+      const int64_t k_at = a.k_new.at(b, i, h), v_at = a.v_new.at(b, i, h);
+      store_row(a, a.cache.k, a.cache.k_scales, a.k_scales_out, run, h, a.dim,
+                [&](int64_t d) { return key_element(a, k_at, d, position); });
+      store_row(a, a.cache.v, a.cache.v_scales, a.v_scales_out, run, h, a.dim_v,
+                [&](int64_t d) { return load_element(a.v_new.data, a.v_new.dtype, v_at + d); });
     }
   });
 }
 
 }  // namespace
+
+Status check_append(const tilewise_context& context, const tilewise_append& append, void* stream,
+                    AppendParams* params) {
+  const bool device = append.k.device_kind == TILEWISE_CUDA;
+  if (!device && append.k.device_kind != TILEWISE_CPU)
+    return wrong(cat("k has device kind ", append.k.device_kind, "; accepted: 0 (CPU), 1 (CUDA)"));
+  if (!device && stream) return wrong("stream is given for host tensors; accepted: NULL");
+  if (Status s = bind(append, params); !s.ok()) return s;
+  if (!device) return check_targets(*params);
+  if (!context.options.check_data) return {};  // clamped where they are read
+  const int index = append.k.device_index;
+  if (Status s = cuda::synchronize(index); !s.ok()) return s;
+  AppendParams seen = *params;
+  HostIndices host(
+      [&](void* to, const void* from, int64_t bytes) { return cuda::copy(index, to, from, bytes); });
+  if (Status s = host.fetch(seen); !s.ok()) return s;
+  return check_targets(seen);
+}
+
+Status run_append(const tilewise_context& context, const tilewise_append& append, const AppendParams& params,
+                  void* stream) {
+  if (append.k.device_kind == TILEWISE_CUDA) return cuda::append(append.k.device_index, stream, params);
+  append_all(params, *context.executor);
+  return {};
+}
+
 }  // namespace tilewise
 
 void tilewise_append_init(tilewise_append* append) {
@@ -219,16 +307,26 @@ tilewise_code tilewise_cache_append(tilewise_context* context, const tilewise_ap
   return guarded(error, [&]() -> Status {
     if (!context) return null_argument("context");
     if (!append) return null_argument("append");
-    const bool device = append->k.device_kind == TILEWISE_CUDA;
-    if (!device && append->k.device_kind != TILEWISE_CPU)
-      return {Code::invalid,
-              cat("k has device kind ", append->k.device_kind, "; accepted: 0 (CPU), 1 (CUDA)")};
-    if (!device && stream) return {Code::invalid, "stream is given for host tensors; accepted: NULL"};
-    AppendParams call;
-    if (Status s = bind(*append, &call); !s.ok()) return s;
-    if (device) return cuda::append(append->k.device_index, stream, call);  // clamps what it finds
-    if (Status s = check_targets(call); !s.ok()) return s;
-    append_all(call, *context->executor);
-    return {};
+    AppendParams params;
+    if (Status s = check_append(*context, *append, stream, &params); !s.ok()) return s;
+    return run_append(*context, *append, params, stream);
+  });
+}
+
+tilewise_code tilewise_append_forward(tilewise_context* context, const tilewise_plan* plan,
+                                      const tilewise_append* append, const tilewise_tensors* tensors,
+                                      tilewise_workspace workspace, void* stream, tilewise_error* error) {
+  using namespace tilewise;
+  return guarded(error, [&]() -> Status {
+    if (!context) return null_argument("context");
+    if (!plan) return null_argument("plan");
+    if (!append) return null_argument("append");
+    if (!tensors) return null_argument("tensors");
+    if (append->k.data != tensors->k.data || append->v.data != tensors->v.data)
+      return wrong("append writes another k or v than tensors hold; accepted: the cache that is read");
+    AppendParams params;
+    if (Status s = check_append(*context, *append, stream, &params); !s.ok()) return s;
+    return run_forward(*context, *plan, *tensors, workspace, stream,
+                       [&] { return run_append(*context, *append, params, stream); });
   });
 }

@@ -49,6 +49,7 @@ class Binder {
   void per_row(IndexTensor& out, const char* name, const tilewise_tensor& t, bool kv);
   void ranges(IndexTensor& out, const tilewise_tensor& t);
   void pages(ForwardParams& out, const tilewise_tensor& t);
+  void scales(CacheScales& out, const char* name, const tilewise_tensor& t);
   const float* per_head(const char* name, const tilewise_tensor& t, Access access, int64_t* stride);
   void alibi(ForwardParams& out, const tilewise_tensor& t);
   void dropout(ForwardParams& out, const tilewise_tensors& t);
@@ -181,6 +182,12 @@ void Binder::pages(ForwardParams& out, const tilewise_tensor& t) {
   out.num_pages = s_.blocks_kv;
 }
 
+void Binder::scales(CacheScales& out, const char* name, const tilewise_tensor& t) {
+  const int64_t blocks = p_.packed_kv ? s_.batch : s_.blocks_kv,
+                rows = p_.packed_kv ? s_.seqlen_kv : s_.block_rows_kv;
+  bind_scales(checks_, name, t, blocks, rows, p_.heads_kv, p_.scale_rows, Access::input, &out);
+}
+
 const float* Binder::per_head(const char* name, const tilewise_tensor& t, Access access, int64_t* stride) {
   if (!checks_.ok() || !checks_.require(name, t) || !checks_.dtype(name, t, {DType::f32}) ||
       !checks_.layout(name, t, {1, {p_.heads_q, 0, 0, 0}, "[heads_q]"}, {access, false, 1}))
@@ -270,6 +277,10 @@ void bind_score_inputs(Binder& b, const tilewise_problem& p, const tilewise_tens
     b.per_sequence(out->cache_batch_idx, "cache_batch_idx", t.cache_batch_idx);
     out->cache_slots = b.call().blocks_kv;
   }
+  const bool scaled = has(TILEWISE_HAS_KV_SCALES);
+  if (b.expects("k_scales", t.k_scales, scaled)) b.scales(out->k_scales, "k_scales", t.k_scales);
+  if (b.expects("v_scales", t.v_scales, scaled)) b.scales(out->v_scales, "v_scales", t.v_scales);
+  out->scale_rows = p.scale_rows;
   if (p.position == TILEWISE_GIVEN && !has(TILEWISE_HAS_Q_OFFSET)) {
     out->q_offset_value = t.q_offset_value;
     if (t.q_offset_value > kMaxOffset || t.q_offset_value < -kMaxOffset)
@@ -307,6 +318,20 @@ void bind_gradients(Binder& b, const tilewise_problem& p, const tilewise_tensors
 }
 
 }  // namespace
+
+bool bind_scales(TensorChecks& checks, const char* name, const tilewise_tensor& t, int64_t blocks,
+                 int64_t rows, int64_t heads, int64_t scale_rows, Access access, CacheScales* out) {
+  const bool grouped = scale_rows > 0;
+  const int64_t groups = grouped ? rows / scale_rows + (rows % scale_rows != 0) : 1;
+  const Shape shape = grouped
+                          ? Shape{3, {blocks, groups, heads, 0}, "[blocks, groups of scale_rows, heads_kv]"}
+                          : Shape{2, {blocks, heads, 0, 0}, "[blocks, heads_kv], without scale_rows"};
+  if (!checks.dtype(name, t, {DType::f32}) || !checks.layout(name, t, shape, {access, false, 1}))
+    return false;
+  *out = {static_cast<const float*>(t.data), stride_of(t, 0), grouped ? stride_of(t, 1) : 0,
+          stride_of(t, grouped ? 2 : 1)};
+  return true;
+}
 
 bool read_sizes(TensorChecks& checks, const tilewise_problem& p, const tilewise_tensors& t, CallSizes* s) {
   if (!checks.require("q", t.q) || !checks.require("k", t.k)) return false;
@@ -357,8 +382,8 @@ bool read_sizes(TensorChecks& checks, const tilewise_problem& p, const tilewise_
   return true;
 }
 
-Status bind_scores(const tilewise_problem& p, const tilewise_tensors& t, ForwardParams* out) {
-  Binder b(p, Place());
+Status bind_scores(const tilewise_problem& p, Place place, const tilewise_tensors& t, ForwardParams* out) {
+  Binder b(p, place);
   bind_score_inputs(b, p, t, out);
   return b.checks().take_status();
 }

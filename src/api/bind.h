@@ -19,6 +19,10 @@ struct CallSizes {
 bool read_sizes(TensorChecks& checks, const tilewise_problem& problem, const tilewise_tensors& tensors,
                 CallSizes* sizes);
 
+// Scales of k or v, which has `blocks` pages, slots or sequences of `rows` rows.
+bool bind_scales(TensorChecks& checks, const char* name, const tilewise_tensor& tensor, int64_t blocks,
+                 int64_t rows, int64_t heads, int64_t scale_rows, Access access, CacheScales* scales);
+
 // What the one-call form derives from its options and tensors.
 Status problem_from_tensors(const tilewise_problem& options, const tilewise_tensors& tensors,
                             tilewise_problem* problem);
@@ -32,7 +36,8 @@ Status bind_forward(const tilewise_problem& problem, Place place, const tilewise
 Status bind_backward(const tilewise_problem& problem, Place place, const tilewise_tensors& tensors,
                      BackwardParams* params);
 // q, k and every mask and score tensor; neither v nor outputs.
-Status bind_scores(const tilewise_problem& problem, const tilewise_tensors& tensors, ForwardParams* params);
+Status bind_scores(const tilewise_problem& problem, Place place, const tilewise_tensors& tensors,
+                   ForwardParams* params);
 
 // What the values of host lengths must satisfy. Always: no sequence is longer than planned, and a cache's
 // indices and a paged one's lengths are in range, as clamping would read another sequence's keys. With

@@ -8,7 +8,7 @@ namespace tilewise {
 namespace {
 
 std::string dtype_text(int32_t dtype) {
-  if (dtype < TILEWISE_NONE || dtype > TILEWISE_BIT) return cat("unknown dtype ", dtype);
+  if (!is_dtype(dtype)) return cat("unknown dtype ", dtype);
   return name_of(static_cast<DType>(dtype));
 }
 

@@ -12,19 +12,21 @@ Status read_dtype(dlpack::DataType type, int32_t* dtype) {
   const struct {
     uint8_t code, bits;
     DType dtype;
-  } known[] = {{dlpack::kFloat, 32, DType::f32},   {dlpack::kFloat, 16, DType::f16},
-               {dlpack::kBfloat, 16, DType::bf16}, {dlpack::kInt, 32, DType::i32},
-               {dlpack::kInt, 64, DType::i64},     {dlpack::kUint, 64, DType::u64},
-               {dlpack::kBool, 8, DType::boolean}};
+  } known[] = {{dlpack::kFloat, 32, DType::f32},         {dlpack::kFloat, 16, DType::f16},
+               {dlpack::kBfloat, 16, DType::bf16},       {dlpack::kInt, 32, DType::i32},
+               {dlpack::kInt, 64, DType::i64},           {dlpack::kUint, 64, DType::u64},
+               {dlpack::kBool, 8, DType::boolean},       {dlpack::kInt, 8, DType::i8},
+               {dlpack::kFloat8E4m3fn, 8, DType::f8e4m3}};
   for (const auto& k : known) {
     if (type.code == k.code && type.bits == k.bits) {
       *dtype = static_cast<int32_t>(k.dtype);
       return {};
     }
   }
-  return {Code::invalid, cat("DLPack tensor has type code ", static_cast<int>(type.code), " with ",
-                             static_cast<int>(type.bits),
-                             " bits; accepted: float 16 or 32, bfloat 16, int 32 or 64, uint 64, bool 8")};
+  return {
+      Code::invalid,
+      cat("DLPack tensor has type code ", static_cast<int>(type.code), " with ", static_cast<int>(type.bits),
+          " bits; accepted: float 16 or 32, bfloat 16, float8_e4m3fn, int 8, 32 or 64, uint 64, bool 8")};
 }
 
 Status read_device(dlpack::Device device, tilewise_tensor* out) {

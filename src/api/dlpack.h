@@ -8,7 +8,7 @@
 namespace tilewise::dlpack {
 
 enum DeviceType : int32_t { kCpu = 1, kCuda = 2, kCudaHost = 3, kCudaManaged = 13 };
-enum TypeCode : uint8_t { kInt = 0, kUint = 1, kFloat = 2, kBfloat = 4, kBool = 6 };
+enum TypeCode : uint8_t { kInt = 0, kUint = 1, kFloat = 2, kBfloat = 4, kBool = 6, kFloat8E4m3fn = 10 };
 constexpr uint32_t kMajorVersion = 1;
 constexpr uint64_t kReadOnly = 1;
 

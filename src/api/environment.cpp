@@ -1,12 +1,15 @@
 // The one place that reads TILEWISE_* variables.
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <string_view>
 
 #include "api/border.h"
+#include "api/environment.h"
 #include "tilewise/c.h"
 
 namespace tilewise {
@@ -21,20 +24,11 @@ std::string variable(const char* name) {
 }
 
 Status read_environment(tilewise_context_options* options, std::string* kernel, std::string* tuning) {
-  const std::string device = variable("TILEWISE_DEVICE");
-  if (device.rfind("cuda", 0) == 0) {
-    options->device_kind = TILEWISE_CUDA;
-    const char* end = device.data() + device.size();
-    const auto [stop, bad] = device.size() > 5
-                                 ? std::from_chars(device.data() + 5, end, options->device_index)
-                                 : std::from_chars_result{end, std::errc()};
-    if (bad != std::errc() || stop != end || device == "cuda:" || (device.size() > 4 && device[4] != ':'))
-      return {Code::invalid, cat("TILEWISE_DEVICE is \"", device, "\"; accepted: cpu, cuda, cuda:N")};
-  } else if (device == "cpu") {
-    options->device_kind = TILEWISE_CPU;
-    options->device_index = 0;
-  } else if (!device.empty()) {
-    return {Code::invalid, cat("TILEWISE_DEVICE is \"", device, "\"; accepted: cpu, cuda, cuda:N")};
+  const auto device = device_of_environment();
+  if (!device) return device.status();
+  if (*device) {
+    options->device_kind = (*device)->kind;
+    options->device_index = (*device)->index;
   }
   const std::string threads = variable("TILEWISE_THREADS");
   if (!threads.empty()) {
@@ -67,6 +61,20 @@ Status read_environment(tilewise_context_options* options, std::string* kernel, 
 }
 
 }  // namespace
+
+Expected<std::optional<NamedDevice>> device_of_environment() {
+  const std::string given = variable("TILEWISE_DEVICE");
+  if (given.empty()) return std::optional<NamedDevice>();
+  if (given == "cpu") return std::optional(NamedDevice());
+  NamedDevice device{.kind = TILEWISE_CUDA};
+  const std::string_view index = std::string_view(given).substr(std::min<size_t>(given.size(), 5));
+  const char* end = index.data() + index.size();
+  const auto [stop, bad] = std::from_chars(index.data(), end, device.index);
+  if (given != "cuda" && (!given.starts_with("cuda:") || bad != std::errc() || stop != end))
+    return Status(Code::invalid, cat("TILEWISE_DEVICE is \"", given, "\"; accepted: cpu, cuda, cuda:N"));
+  return std::optional(device);
+}
+
 }  // namespace tilewise
 
 tilewise_code tilewise_context_from_environment_over(const tilewise_context_options* defaults,

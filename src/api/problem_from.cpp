@@ -47,7 +47,9 @@ void fill_features(const tilewise_tensors& t, tilewise_problem* p) {
                   {t.lse, TILEWISE_HAS_LSE, !backward},
                   {t.dlse, TILEWISE_HAS_DLSE, backward},
                   {t.delta, TILEWISE_HAS_DELTA, backward},
-                  {t.cache_batch_idx, TILEWISE_HAS_CACHE_BATCH_IDX, true}};
+                  {t.cache_batch_idx, TILEWISE_HAS_CACHE_BATCH_IDX, true},
+                  {t.k_scales, TILEWISE_HAS_KV_SCALES, true},
+                  {t.v_scales, TILEWISE_HAS_KV_SCALES, true}};
   p->features = 0;
   for (const auto& f : features) {
     if (f.applies && present(f.tensor)) p->features |= f.bit;
@@ -120,6 +122,19 @@ bool fill_cache(TensorChecks& checks, const tilewise_tensors& t, tilewise_proble
   return true;
 }
 
+// How many rows share a scale does not follow from how many scales there are.
+bool check_scales(TensorChecks& checks, const tilewise_tensors& t, const tilewise_problem& p) {
+  for (const auto& [name, scales] :
+       {std::pair("k_scales", &t.k_scales), std::pair("v_scales", &t.v_scales)}) {
+    if (!present(*scales)) continue;
+    if (!checks.rank(name, *scales, p.scale_rows > 0 ? 3 : 2,
+                     p.scale_rows > 0 ? "[blocks, groups of scale_rows, heads_kv]"
+                                      : "[blocks, heads_kv]; with scale_rows 3, [blocks, groups, heads_kv]"))
+      return false;
+  }
+  return true;
+}
+
 bool fill_score_shape(TensorChecks& checks, const char* name, const tilewise_tensor& t, int64_t* shape) {
   if (!present(t)) return true;
   if (!checks.rank(name, t, 4, "[batch, heads_q, seqlen_q, seqlen_kv], 1 to repeat")) return false;
@@ -140,7 +155,7 @@ Status problem_from_tensors(const tilewise_problem& options, const tilewise_tens
   TensorChecks checks(TILEWISE_CPU);
   CallSizes s;
   if (!checks.require("q", t.q) || !checks.require("k", t.k) || !checks.require("v", t.v) ||
-      !fill_cache(checks, t, p) || !read_sizes(checks, *p, t, &s) ||
+      !fill_cache(checks, t, p) || !check_scales(checks, t, *p) || !read_sizes(checks, *p, t, &s) ||
       !fill_score_shape(checks, "bias", t.bias, p->bias_shape) ||
       !fill_score_shape(checks, "mask", t.mask, p->mask_shape))
     return checks.take_status();

@@ -8,6 +8,7 @@
 
 #include "api/bind.h"
 #include "api/border.h"
+#include "api/device_values.h"
 #include "core/pages.h"
 #include "core/text.h"
 #include "cuda/runtime.h"
@@ -110,7 +111,7 @@ void zero_shared_gradients(const BackwardParams& p) {
 template <typename Params, typename Bind, typename Run>
 Status run(const tilewise_context& context, const tilewise_plan& plan, const tilewise_tensors& tensors,
            const tilewise_workspace& workspace, void* stream, tilewise_direction direction, Bind bind,
-           Run launch_kernel) {
+           Run launch_kernel, const std::function<Status()>& before = nullptr) {
   const Kernel* kernel = nullptr;
   if (Status s = find_kernel(context, plan, direction, &kernel); !s.ok()) return s;
   Params params;
@@ -118,6 +119,8 @@ Status run(const tilewise_context& context, const tilewise_plan& plan, const til
     return s;
   if (plan.device_kind == TILEWISE_CPU) {
     if (Status s = check_values(plan.problem, params, context.options.check_data != 0); !s.ok()) return s;
+  } else if (context.options.check_data) {
+    if (Status s = check_device_values(plan.device_index, plan.problem, params); !s.ok()) return s;
   }
   if (Status s = check_workspace(*kernel, plan, workspace); !s.ok()) return s;
   // A device's control block is not the host's to look at; calls of one stream follow each other anyway.
@@ -141,17 +144,23 @@ Status run(const tilewise_context& context, const tilewise_plan& plan, const til
       .stream = stream,
       .device_index = plan.device_index};
   if (context.options.log) log_call(context, *kernel, params, schedule, plan);
+  if (before) {
+    if (Status s = before(); !s.ok()) return s;
+  }
   return launch_kernel(*kernel, params, schedule, launch);
 }
 
 }  // namespace
 
 Status run_forward(const tilewise_context& context, const tilewise_plan& plan,
-                   const tilewise_tensors& tensors, tilewise_workspace workspace, void* stream) {
-  return run<ForwardParams>(context, plan, tensors, workspace, stream, TILEWISE_FORWARD, bind_forward,
-                            [](const Kernel& k, const ForwardParams& p, const Schedule& s, const Launch& l) {
-                              return p.batch == 0 ? Status() : k.forward(k, p, s, l);
-                            });
+                   const tilewise_tensors& tensors, tilewise_workspace workspace, void* stream,
+                   const std::function<Status()>& before) {
+  return run<ForwardParams>(
+      context, plan, tensors, workspace, stream, TILEWISE_FORWARD, bind_forward,
+      [](const Kernel& k, const ForwardParams& p, const Schedule& s, const Launch& l) {
+        return p.batch == 0 ? Status() : k.forward(k, p, s, l);
+      },
+      before);
 }
 
 Status run_backward(const tilewise_context& context, const tilewise_plan& plan,

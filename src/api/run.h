@@ -2,6 +2,8 @@
 #ifndef TILEWISE_API_RUN_H_
 #define TILEWISE_API_RUN_H_
 
+#include <functional>
+
 #include "api/context.h"
 
 namespace tilewise {
@@ -12,8 +14,10 @@ Status find_kernel(const tilewise_context& context, const tilewise_plan& plan, t
 // A CUDA row without scratch or control block takes a NULL workspace too.
 bool needs_workspace(const Kernel& kernel, const tilewise_plan& plan);
 
+// `before`, where given, runs when nothing can be refused any more.
 Status run_forward(const tilewise_context& context, const tilewise_plan& plan,
-                   const tilewise_tensors& tensors, tilewise_workspace workspace, void* stream);
+                   const tilewise_tensors& tensors, tilewise_workspace workspace, void* stream,
+                   const std::function<Status()>& before = nullptr);
 Status run_backward(const tilewise_context& context, const tilewise_plan& plan,
                     const tilewise_tensors& tensors, tilewise_workspace workspace, void* stream);
 

@@ -1,4 +1,5 @@
-// attention_weights: chosen rows of P, exactly, in double precision. For looking, not for speed.
+// attention_weights: chosen rows of P, exactly, in double precision. For looking, not for speed: a device's
+// tensors are copied to the host.
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -6,8 +7,10 @@
 #include "api/bind.h"
 #include "api/border.h"
 #include "api/context.h"
+#include "api/host_copies.h"
 #include "core/cache.h"
 #include "core/element.h"
+#include "cuda/runtime.h"
 
 namespace tilewise {
 namespace {
@@ -80,8 +83,9 @@ class RowWeights {
   const ForwardParams& p_;
 };
 
-Status check_outputs(const ForwardParams& p, const tilewise_tensor& rows, const tilewise_tensor& weights) {
-  TensorChecks checks(TILEWISE_CPU);
+Status check_outputs(const ForwardParams& p, Place place, const tilewise_tensor& rows,
+                     const tilewise_tensor& weights) {
+  TensorChecks checks(place.kind, place.index);
   if (!checks.require("rows", rows) || !checks.require("weights", weights) ||
       !checks.rank("rows", rows, 1, "[R]") || !checks.dtype("rows", rows, {DType::i32}) ||
       !checks.dtype("weights", weights, {DType::f32}) ||
@@ -91,6 +95,10 @@ Status check_outputs(const ForwardParams& p, const tilewise_tensor& rows, const 
                      {Access::output, false, 1}) ||
       !checks.overlaps())
     return checks.take_status();
+  return {};
+}
+
+Status check_rows(const ForwardParams& p, const tilewise_tensor& rows) {
   for (int64_t r = 0; r < rows.shape[0]; ++r) {
     const int32_t row = static_cast<const int32_t*>(rows.data)[r * stride_of(rows, 0)];
     if (row < 0 || row >= p.seqlen_q)
@@ -100,21 +108,14 @@ Status check_outputs(const ForwardParams& p, const tilewise_tensor& rows, const 
   return {};
 }
 
-Status attention_weights(const tilewise_context& context, const tilewise_problem& options,
-                         const tilewise_tensors& given, const tilewise_tensor& rows,
-                         const tilewise_tensor& weights) {
-  tilewise_tensors t = given;
-  if (!present(t.v)) t.v = t.k;  // not read
-  t.o = t.lse = t.dropout_state = tilewise_tensor{};
-  tilewise_problem forward = options, problem;
-  forward.direction = TILEWISE_FORWARD;
-  forward.wants = forward.accumulate = 0;
-  forward.dropout_p = 0;
+// Everything on the host.
+Status compute_weights(const tilewise_context& context, const tilewise_problem& problem,
+                       const tilewise_tensors& t, const tilewise_tensor& rows,
+                       const tilewise_tensor& weights) {
   ForwardParams p;
-  if (Status s = problem_from_tensors(forward, t, &problem); !s.ok()) return s;
-  if (Status s = bind_scores(problem, t, &p); !s.ok()) return s;
+  if (Status s = bind_scores(problem, Place(), t, &p); !s.ok()) return s;
   if (Status s = check_values(problem, p, context.options.check_data != 0); !s.ok()) return s;
-  if (Status s = check_outputs(p, rows, weights); !s.ok()) return s;
+  if (Status s = check_rows(p, rows); !s.ok()) return s;
   const int64_t count = rows.shape[0];
   const int workers = context.executor->workers();
   std::vector<std::vector<double>> scores(static_cast<size_t>(workers),
@@ -131,6 +132,36 @@ Status attention_weights(const tilewise_context& context, const tilewise_problem
   };
   context.executor->run(p.batch * p.heads_q * count, workers, body);
   return {};
+}
+
+Status attention_weights(const tilewise_context& context, const tilewise_problem& options,
+                         const tilewise_tensors& given, const tilewise_tensor& rows,
+                         const tilewise_tensor& weights) {
+  tilewise_tensors t = given;
+  if (!present(t.v)) t.v = t.k;  // not read
+  t.o = t.lse = t.dropout_state = tilewise_tensor{};
+  tilewise_problem forward = options, problem;
+  forward.direction = TILEWISE_FORWARD;
+  forward.wants = forward.accumulate = 0;
+  forward.dropout_p = 0;
+  if (Status s = problem_from_tensors(forward, t, &problem); !s.ok()) return s;
+  const Place place{t.q.device_kind, t.q.device_index};
+  ForwardParams p;
+  if (Status s = bind_scores(problem, place, t, &p); !s.ok()) return s;
+  if (Status s = check_outputs(p, place, rows, weights); !s.ok()) return s;
+  if (place.kind == TILEWISE_CPU) return compute_weights(context, problem, t, rows, weights);
+
+  if (Status s = cuda::synchronize(place.index); !s.ok()) return s;  // what writes the tensors, on any stream
+  HostCopies copies(place.index);
+  tilewise_tensor host_rows = rows, host_weights = weights;
+  for (tilewise_tensor* x :
+       {&t.q, &t.k, &t.bias, &t.mask, &t.q_lengths, &t.kv_lengths, &t.kv_starts, &t.q_offset, &t.page_table,
+        &t.cache_batch_idx, &t.cu_seqlens_q, &t.cu_seqlens_kv, &t.segment_ids_q, &t.segment_ids_kv,
+        &t.kv_ranges, &t.alibi_slopes, &t.sinks, &host_rows, &host_weights}) {
+    if (Status s = copies.take(x); !s.ok()) return s;
+  }
+  if (Status s = compute_weights(context, problem, t, host_rows, host_weights); !s.ok()) return s;
+  return copies.give_back(host_weights, weights);
 }
 
 }  // namespace

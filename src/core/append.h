@@ -14,19 +14,30 @@ struct AppendParams {
   RowTensor cos, sin;  // [positions, rotary_dim / 2]: row_stride alone
   int64_t positions = 0, rotary_dim = 0;
   bool interleaved = false;
+  // Where not null, new rows' scales are written here, beside cache.k_scales and v_scales at the same
+  // strides.
+  float *k_scales_out = nullptr, *v_scales_out = nullptr;
 
   TILEWISE_HD int64_t count(int64_t b) const { return lengths.data ? read_index(lengths, b) : rows; }
   TILEWISE_HD int64_t capacity() const { return cache.seqlen_kv; }
 };
 
-// The two elements of a key that turn i takes, i < rotary_dim / 2: (i, i + rotary_dim / 2), or interleaved
-// (2 i, 2 i + 1).
+// What the largest magnitude of a row becomes where its own scale is made from it.
+TILEWISE_HD inline float largest_stored(DType dtype) { return dtype == DType::i8 ? 127.0f : 448.0f; }
+
+// What a row's elements are multiplied by before the store to a quantised dtype.
+TILEWISE_HD inline float inverse_of(float scale) { return scale != 0.0f ? 1.0f / scale : 0.0f; }
+
+// Where element d < rotary_dim of a key stands: its pair is turned by angle `turn`, x being its first
+// element, y its second: (i, i + rotary_dim / 2), or interleaved (2 i, 2 i + 1).
 struct RotaryPair {
-  int64_t x, y;
+  int64_t turn, x, y;
 };
-TILEWISE_HD inline RotaryPair rotary_pair(const AppendParams& a, int64_t i) {
-  if (a.interleaved) return {2 * i, 2 * i + 1};
-  return {i, i + a.rotary_dim / 2};
+TILEWISE_HD inline RotaryPair rotary_pair(const AppendParams& a, int64_t d) {
+  const int64_t half = a.rotary_dim / 2;
+  if (a.interleaved) return {d / 2, d & ~int64_t{1}, d | 1};
+  const int64_t turn = d < half ? d : d - half;
+  return {turn, turn, turn + half};
 }
 
 }  // namespace tilewise

@@ -30,5 +30,10 @@ TILEWISE_HD inline KeyRun key_run(const ForwardParams& p, const Sequence& s, int
           left < count ? left : count};
 }
 
+// The group of rows of its block whose scale the first key of a run takes.
+TILEWISE_HD inline int64_t scale_group(const ForwardParams& p, const Sequence& s, const KeyRun& run) {
+  return p.scale_rows ? (run.row - s.kv_begin) / p.scale_rows : 0;
+}
+
 }  // namespace tilewise
 #endif  // TILEWISE_CORE_CACHE_H_

@@ -17,6 +17,10 @@ inline float load_element(const void* data, DType dtype, int64_t at) {
       return float_of_f16(static_cast<const uint16_t*>(data)[at]);
     case DType::bf16:
       return float_of_bf16(static_cast<const uint16_t*>(data)[at]);
+    case DType::f8e4m3:
+      return float_of_f8e4m3(static_cast<const uint8_t*>(data)[at]);
+    case DType::i8:
+      return static_cast<float>(static_cast<const int8_t*>(data)[at]);
     default:
       return 0.0f;
   }
@@ -32,6 +36,12 @@ inline void store_element(void* data, DType dtype, int64_t at, float value) {
       break;
     case DType::bf16:
       static_cast<uint16_t*>(data)[at] = bf16_of_float(value);
+      break;
+    case DType::f8e4m3:
+      static_cast<uint8_t*>(data)[at] = f8e4m3_of_float(value);
+      break;
+    case DType::i8:
+      static_cast<int8_t*>(data)[at] = i8_of_float(value);
       break;
     default:
       break;

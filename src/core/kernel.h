@@ -53,10 +53,11 @@ struct Kernel {
   const char* name;
   Op op;
   Target target;
-  DType dtype;         // of q, k and v in memory
+  DType dtype;         // of q, k and v in memory; none = any
   int head_dim = 0;    // the one head_dim it was built for, or 0 = any
   int tile_m, tile_n;  // rows of q and of k a tile
   Form form = Form::fused;
+  DType dtype_kv = DType::none;  // of k and v where it is another than `dtype`, as in a quantised cache
 
   // Empty where it can run the problem on the device; else the rule, what was given and what would be
   // accepted.
@@ -74,6 +75,8 @@ struct Kernel {
   // Uses the workspace's control block (CPU calls always do, to see a second call).
   bool control = false;
   const void* facts = nullptr;  // what the row's own room knows besides
+
+  constexpr DType stored_kv() const { return dtype_kv == DType::none ? dtype : dtype_kv; }
 };
 
 }  // namespace tilewise

@@ -49,6 +49,17 @@ struct IndexTensor {
   int64_t batch_stride = 0, row_stride = 0, inner_stride = 0;
 };
 
+// fp32 [block, group of rows, head]: what stored elements of a quantised k or v are multiplied by.
+struct CacheScales {
+  const float* data = nullptr;
+  int64_t block_stride = 0, group_stride = 0, head_stride = 0;
+
+  // 1 where the call has none. core/cache.h says which block and group a key belongs to.
+  TILEWISE_HD float at(int64_t block, int64_t group, int64_t head) const {
+    return data ? data[block * block_stride + group * group_stride + head * head_stride] : 1.0f;
+  }
+};
+
 struct ForwardParams {
   int64_t batch = 0, heads_q = 0, heads_kv = 0;
   int64_t seqlen_q = 0, seqlen_kv = 0;  // rows per sequence; packed: the plan's bound
@@ -66,6 +77,8 @@ struct ForwardParams {
   // pages and row_stride within one; page_table's row_stride is that between its entries.
   IndexTensor page_table, cache_batch_idx;
   int64_t page_size = 0, num_pages = 0, cache_slots = 0;
+  CacheScales k_scales, v_scales;       // of k and v in f8e4m3 or i8
+  int64_t scale_rows = 0;               // rows of a block that share a scale; 0 = all
   const float* alibi_slopes = nullptr;  // [batch, heads_q] by the strides; batch stride 0 for [heads_q]
   int64_t alibi_batch_stride = 0, alibi_head_stride = 0;
   const float* sinks = nullptr;  // [heads_q]

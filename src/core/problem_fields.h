@@ -40,6 +40,7 @@ void visit_fields(P& p, Visit&& visit) {
   visit("max_pages", p.max_pages);
   visit("num_pages", p.num_pages);
   visit("cache_slots", p.cache_slots);
+  visit("scale_rows", p.scale_rows);
   visit("features", p.features);
   for (int i = 0; i < 4; ++i) visit("bias_shape", p.bias_shape[i]);
   for (int i = 0; i < 4; ++i) visit("mask_shape", p.mask_shape[i]);

@@ -10,7 +10,7 @@ namespace {
 Status broken(std::string sentence) { return {Code::invalid, std::move(sentence)}; }
 
 std::string dtype_text(int32_t dtype) {
-  if (dtype < TILEWISE_NONE || dtype > TILEWISE_BIT) return cat("dtype ", dtype);
+  if (!is_dtype(dtype)) return cat("dtype ", dtype);
   return name_of(static_cast<DType>(dtype));
 }
 
@@ -112,6 +112,39 @@ Status check_cache(const tilewise_problem& p) {
   if (p.page_size && !__builtin_mul_overflow(p.page_size, p.max_pages, &rows) && p.seqlen_kv > rows)
     return broken(cat("seqlen_kv is ", p.seqlen_kv, "; accepted: up to max_pages * page_size = ", p.max_pages,
                       " * ", p.page_size, " = ", rows));
+  return {};
+}
+
+// k and v: floating-point, or both of one quantised dtype, with scales where it needs them.
+Status check_kv_dtypes(const tilewise_problem& p) {
+  const auto quantized = [](int32_t dtype) { return is_quantized(static_cast<DType>(dtype)); };
+  const struct {
+    const char* field;
+    int32_t dtype;
+  } tensors[] = {{"dtype_k", p.dtype_k}, {"dtype_v", p.dtype_v}};
+  for (const auto& t : tensors) {
+    if (is_float(t.dtype) || quantized(t.dtype)) continue;
+    return broken(cat(t.field, " is ", dtype_text(t.dtype), "; accepted: f32, f16, bf16, f8e4m3, i8"));
+  }
+  const bool scales = (p.features & TILEWISE_HAS_KV_SCALES) != 0;
+  if (p.scale_rows < 0 || (p.scale_rows > 0 && !scales))
+    return broken(cat("scale_rows is ", p.scale_rows, scales ? "" : " without the feature kv_scales",
+                      "; accepted: 0 (one scale for all rows of a page, slot or sequence), or the rows that "
+                      "share one, with k_scales and v_scales"));
+  if (!quantized(p.dtype_k) && !quantized(p.dtype_v)) {
+    if (!scales) return {};
+    return broken(cat("k_scales and v_scales come with k in ", dtype_text(p.dtype_k),
+                      "; accepted: only with f8e4m3 or i8"));
+  }
+  if (p.dtype_k != p.dtype_v)
+    return broken(cat("dtype_k is ", dtype_text(p.dtype_k), " and dtype_v is ", dtype_text(p.dtype_v),
+                      "; accepted: the same, where one is f8e4m3 or i8"));
+  if (p.direction == TILEWISE_BACKWARD)
+    return broken(cat("dtype_k is ", dtype_text(p.dtype_k),
+                      " with direction backward; accepted: f32, f16, bf16, as a quantised cache takes no "
+                      "gradient"));
+  if (p.dtype_k == TILEWISE_I8 && !scales)
+    return broken("dtype_k is i8 without k_scales and v_scales; accepted: i8 with both");
   return {};
 }
 
@@ -248,7 +281,7 @@ Status validate(const tilewise_problem& p) {
     return broken(cat("problem.struct_bytes is ", p.struct_bytes, "; accepted: ", sizeof(tilewise_problem),
                       " (start from tilewise_problem_init of the same library version)"));
   }
-  constexpr uint32_t kFeatures = (TILEWISE_HAS_CACHE_BATCH_IDX << 1) - 1;
+  constexpr uint32_t kFeatures = (TILEWISE_HAS_KV_SCALES << 1) - 1;
   if (p.features & ~kFeatures) {
     return broken(
         cat("features is ", p.features, "; accepted: bits of tilewise_feature, at most ", kFeatures));
@@ -261,8 +294,7 @@ Status validate(const tilewise_problem& p) {
   if (Status s = check_cache(p); !s.ok()) return s;
   if (Status s = check_all_sizes_fit(p); !s.ok()) return s;
   if (Status s = check_float("dtype_q", p.dtype_q); !s.ok()) return s;
-  if (Status s = check_float("dtype_k", p.dtype_k); !s.ok()) return s;
-  if (Status s = check_float("dtype_v", p.dtype_v); !s.ok()) return s;
+  if (Status s = check_kv_dtypes(p); !s.ok()) return s;
   if (Status s = check_float("dtype_o", p.dtype_o); !s.ok()) return s;
   if (Status s = check_mask_options(p); !s.ok()) return s;
   if (Status s = check_scores(p); !s.ok()) return s;

@@ -87,6 +87,24 @@ const Broken kBroken[] = {
      {"q would have more than 2^60"}},
     {"wants in forward", [](Problem& p) { p.wants = 1; }, {"wants is 1", "forward"}},
     {"dlse in forward", [](Problem& p) { p.features = TILEWISE_HAS_DLSE; }, {"dlse", "backward"}},
+    {"unknown cache dtype", [](Problem& p) { p.dtype_k = 77; }, {"dtype_k is dtype 77", "f8e4m3, i8"}},
+    {"cache of integers", [](Problem& p) { p.dtype_v = TILEWISE_I32; }, {"dtype_v is i32", "f8e4m3, i8"}},
+    {"i8 without scales",
+     [](Problem& p) { p.dtype_k = p.dtype_v = TILEWISE_I8; },
+     {"dtype_k is i8 without k_scales and v_scales"}},
+    {"k alone quantised",
+     [](Problem& p) {
+       p.dtype_k = TILEWISE_I8;
+       p.features = TILEWISE_HAS_KV_SCALES;
+     },
+     {"dtype_k is i8 and dtype_v is f32", "the same"}},
+    {"scales of f32", [](Problem& p) { p.features = TILEWISE_HAS_KV_SCALES; }, {"come with k in f32"}},
+    {"scale_rows without scales", [](Problem& p) { p.scale_rows = 16; }, {"scale_rows is 16 without"}},
+    {"quantised q", [](Problem& p) { p.dtype_q = TILEWISE_I8; }, {"dtype_q is i8", "f32, f16, bf16"}},
+    {"quantised backward",
+     [](Problem& p) { p.dtype_k = p.dtype_v = TILEWISE_F8E4M3; },
+     {"f8e4m3 with direction backward"},
+     true},
     {"struct", [](Problem& p) { p.struct_bytes = 8; }, {"struct_bytes is 8"}},
     {"wants nothing", [](Problem& p) { p.wants = 0; }, {"wants is 0"}, true},
     {"dbias without bias", [](Problem& p) { p.wants = TILEWISE_WANT_DBIAS; }, {"dbias without a bias"}, true},
@@ -132,6 +150,12 @@ TEST(Validate, WhatIsLegal) {
       [](Problem& p) { p.causal = 1, p.window_right = 3; },
       [](Problem& p) { p.packed_q = 1, p.total_q = 9; },
       [](Problem& p) { p.dtype_o = TILEWISE_BF16; },
+      [](Problem& p) { p.dtype_k = p.dtype_v = TILEWISE_F8E4M3; },
+      [](Problem& p) {
+        p.dtype_k = p.dtype_v = TILEWISE_I8;
+        p.features = TILEWISE_HAS_KV_SCALES;
+        p.scale_rows = 16;
+      },
       [](Problem& p) { p.features = TILEWISE_HAS_Q_OFFSET, p.position = TILEWISE_GIVEN; },
       [](Problem& p) {
         p.features = TILEWISE_HAS_BIAS;

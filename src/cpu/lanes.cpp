@@ -1,6 +1,7 @@
 #include "cpu/lanes.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/dropout.h"
 #include "core/element.h"
@@ -32,7 +33,18 @@ void fill_lanes(Lanes& lanes, const ForwardParams& p, const Sequence& sequence, 
   lanes.segments = {};
   const bool general = needs_general_scores(p);  // who else reads position, slope and segment?
   int64_t row = first / heads_in_lanes, head = first_head + first % heads_in_lanes;
-  for (int r = 0; r < count; ++r, ++head) {
+  const bool alike = p.window_left < 0 && p.window_right < 0 && !p.kv_ranges.data && !p.dropout_threshold;
+  int r = 0;
+  if (count > 0 && alike && !general && heads_in_lanes == 1 && first + count <= sequence.len_q) {
+    const Interval keys = visible_keys(p, sequence, b, first);
+    lanes.bounds.add(keys);
+    std::fill_n(lanes.lo, count, static_cast<int32_t>(keys.lo));
+    std::fill_n(lanes.hi, count, static_cast<int32_t>(keys.hi));
+    std::fill_n(lanes.head, count, static_cast<int32_t>(head));
+    std::iota(lanes.row, lanes.row + count, static_cast<int32_t>(first));
+    r = count;
+  }
+  for (; r < count; ++r, ++head) {
     if (head == first_head + heads_in_lanes) {
       head = first_head;
       ++row;
@@ -57,7 +69,7 @@ void fill_lanes(Lanes& lanes, const ForwardParams& p, const Sequence& sequence, 
       lanes.dropout_b[r] = state.b;
     }
   }
-  for (int r = count; r < (count + kTail - 1) / kTail * kTail; ++r) {
+  for (r = count; r < (count + kTail - 1) / kTail * kTail; ++r) {
     lanes.lo[r] = lanes.hi[r] = lanes.row[r] = lanes.position[r] = lanes.segment[r] = 0;
     lanes.head[r] = static_cast<int32_t>(first_head);
     lanes.slope[r] = lanes.beyond[r] = 0.0f;

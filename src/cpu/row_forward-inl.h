@@ -21,8 +21,8 @@ class RowForwardRun {
         launch_(launch),
         sizes_(p.heads_q, p.heads_kv, p.seqlen_q, p.seqlen_kv, p.head_dim, p.head_dim_v, schedule),
         worker_bytes_(row_forward_worker_bytes(sizes_)),
-        k_bytes_(p.k.dtype == DType::f32 ? 4 : 2),
-        v_bytes_(p.v.dtype == DType::f32 ? 4 : 2),
+        k_bytes_(bits_of(p.k.dtype) / 8),
+        v_bytes_(bits_of(p.v.dtype) / 8),
         heads_(heads_of()),
         partials_(partials_of()),
         general_(needs_general_scores(p)),
@@ -31,63 +31,44 @@ class RowForwardRun {
 
   Status run() {
     const int64_t groups = (p_.heads_kv + heads_ - 1) / heads_, parts = sizes_.parts, chunks = sizes_.chunks;
-    launch_.executor->run(p_.batch * groups * parts * chunks, sizes_.workers,
-                          [this, groups, parts, chunks](int64_t index, int worker) {
-                            const int64_t c = index % chunks, rest = index / chunks, group = rest / parts;
-                            const RowForwardScratch w = scratch_of(worker);
-                            Task t;
-                            t.rows = w.rows;
-                            if (!begin(t, group / groups, group % groups * heads_, heads_, rest % parts))
-                              return;
-                            if (chunks == 1)
-                              all_keys(t, w);
-                            else
-                              one_chunk(t, c, w);
-                          });
+    launch_.executor->run(
+        p_.batch * groups * parts * chunks, sizes_.workers,
+        [this, groups, parts, chunks](int64_t index, int worker) {
+          const int64_t c = index % chunks, rest = index / chunks, group = rest / parts;
+          const RowForwardScratch w = scratch_of(worker);
+          Task t(w.rows);
+          if (!t.begin(p_, sizes_, general_, group / groups, group % groups * heads_, heads_, rest % parts))
+            return;
+          if (chunks == 1)
+            all_keys(t, w);
+          else
+            one_chunk(t, c, w);
+        });
     if (chunks == 1) return {};
-    launch_.executor->run(p_.batch * p_.heads_kv * parts, sizes_.workers,
-                          [this, parts](int64_t index, int worker) {
-                            const int64_t head = index / parts;
-                            const RowForwardScratch w = scratch_of(worker);
-                            Task t;
-                            t.rows = w.rows;
-                            if (begin(t, head / p_.heads_kv, head % p_.heads_kv, 1, index % parts))
-                              join(t, w);
-                          });
+    launch_.executor->run(
+        p_.batch * p_.heads_kv * parts, sizes_.workers, [this, parts](int64_t index, int worker) {
+          const int64_t head = index / parts;
+          const RowForwardScratch w = scratch_of(worker);
+          Task t(w.rows);
+          if (t.begin(p_, sizes_, general_, head / p_.heads_kv, head % p_.heads_kv, 1, index % parts))
+            join(t, w);
+        });
     return {};
   }
 
  private:
+  using Task = RowTask;
+
   // In the caller's storage, or converted to fp32 where a row is no whole steps.
-  enum class Reading { floats, halves, brains, converted };
-
-  // `count` rows of q of each of `heads` key heads, head by head, and what they see together.
-  struct Task {
-    int64_t b, head_kv, heads, part;
-    Sequence s;
-    int count = 0;
-    int64_t lo = INT64_MAX, hi = 0;
-    RowOfTask* rows = nullptr;
-
-    int all() const { return count * static_cast<int>(heads); }
-    int64_t first_chunk() const { return lo < hi ? lo / kSplitKeys : 0; }
-    int64_t end_chunk() const { return lo < hi ? (hi - 1) / kSplitKeys + 1 : 0; }
-  };
-
-  // Keys [first + from, first + to), a pointer each to the row of the task's first head.
-  struct KeyTile {
-    int64_t first = 0;
-    int from = 0, to = 0;
-    const char *k[kMaxRowKeys], *v[kMaxRowKeys];
-  };
+  enum class Reading { floats, halves, brains, bytes, converted };
 
   static Reading reading_of(const RowTensor& t, int64_t dim) {
-    if (dim % kStep != 0) return Reading::converted;
+    if (dim % kStep != 0 || t.dtype == DType::f8e4m3) return Reading::converted;
     if (t.dtype == DType::f32) return Reading::floats;
 #if HWY_TARGET == HWY_SCALAR
     return Reading::converted;
 #else
-    return t.dtype == DType::bf16 ? Reading::brains : Reading::halves;
+    return t.dtype == DType::bf16 ? Reading::brains : t.dtype == DType::i8 ? Reading::bytes : Reading::halves;
 #endif
   }
 
@@ -113,30 +94,6 @@ class RowForwardRun {
   RowForwardScratch scratch_of(int worker) const {
     Arena arena(static_cast<std::byte*>(launch_.scratch) + worker * worker_bytes_, worker_bytes_);
     return RowForwardScratch(arena, sizes_);
-  }
-
-  bool begin(Task& t, int64_t b, int64_t head_kv, int64_t heads, int64_t part) const {
-    const int64_t group = p_.group(), first = part * sizes_.tile_m;
-    t.b = b;
-    t.head_kv = head_kv;
-    t.heads = std::min(heads, p_.heads_kv - head_kv);
-    t.part = part;
-    t.s = sequence_of(p_, b);
-    t.count = static_cast<int>(std::min<int64_t>(sizes_.tile_m, t.s.rows_q * group - first));
-    if (t.count <= 0) return false;
-    for (int i = 0; i < t.all(); ++i) {
-      RowOfTask& row = t.rows[i];
-      const int64_t r = first + i % t.count;
-      row.query = r / group;
-      row.head = (head_kv + i / t.count) * group + r % group;
-      row.keys = visible_keys(p_, t.s, b, row.query);
-      row.all = RowState();
-      if (general_) row.place = place_of_row(p_, t.s, b, row.head, row.query);
-      if (row.keys.hi <= row.keys.lo) continue;
-      t.lo = std::min(t.lo, row.keys.lo);
-      t.hi = std::max(t.hi, row.keys.hi);
-    }
-    return true;
   }
 
   void all_keys(const Task& t, const RowForwardScratch& w) const {
@@ -205,31 +162,20 @@ class RowForwardRun {
     }
   }
 
-  void locate(KeyTile& tile, const Task& t, int64_t first) const {
-    tile.first = first;
-    tile.from = static_cast<int>(std::max(t.lo - first, int64_t{0}));
-    tile.to = static_cast<int>(std::min<int64_t>(t.hi - first, sizes_.tile_n));
-    for (int j = tile.from; j < tile.to;) {
-      const KeyRun run = key_run(p_, t.s, t.b, first + j, tile.to - j);
-      const char* k = static_cast<const char*>(p_.k.data) + k_bytes_ * p_.k.at(run.block, run.row, t.head_kv);
-      const char* v = static_cast<const char*>(p_.v.data) + v_bytes_ * p_.v.at(run.block, run.row, t.head_kv);
-      for (int64_t i = 0; i < run.count; ++i, ++j) {
-        tile.k[j] = k + i * k_bytes_ * p_.k.row_stride;
-        tile.v[j] = v + i * v_bytes_ * p_.v.row_stride;
-      }
-    }
+  void locate(KeyPointers& tile, const Task& t, int64_t first) const {
+    tile.locate(p_, t.s, t.b, t.head_kv, first, t.lo, t.hi, sizes_.tile_n);
   }
 
   // The keys of chunk c: the rows' states, and their sums at `o`.
   void chunk(const Task& t, const RowForwardScratch& w, int64_t c, RowState* states, float* o) const {
     std::fill_n(states, t.all(), RowState());
     std::fill_n(o, t.all() * sizes_.pitch_v, 0.0f);
-    KeyTile tiles[2];
+    KeyPointers tiles[2];
     const int64_t begin = std::max(c * kSplitKeys, t.lo) / sizes_.tile_n * sizes_.tile_n,
                   end = std::min((c + 1) * kSplitKeys, t.hi);
     locate(tiles[0], t, begin);
     for (int64_t first = begin, n = 0; first < end; first += sizes_.tile_n, ++n) {
-      KeyTile &tile = tiles[n & 1], &next = tiles[~n & 1];
+      KeyPointers &tile = tiles[n & 1], &next = tiles[~n & 1];
       next.from = next.to = 0;
       if (first + sizes_.tile_n < t.hi) locate(next, t, first + sizes_.tile_n);
       for (int64_t h = 0; h < t.heads; ++h) {
@@ -248,7 +194,7 @@ class RowForwardRun {
                  RowState& state, float* o) const {
     std::fill_n(o, sizes_.pitch_v, 0.0f);
     state = RowState();
-    KeyTile tile;
+    KeyPointers tile;
     for (int64_t first = begin; first < end; first += sizes_.tile_n) {
       locate(tile, t, first);
       one_tile(t, tile, nullptr, w, r / t.count, r, 1, &state, o, true);
@@ -256,17 +202,19 @@ class RowForwardRun {
   }
 
   // `count` rows from `row0` on, of the task's key head h.
-  void one_tile(const Task& t, const KeyTile& tile, const KeyTile* next, const RowForwardScratch& w,
+  void one_tile(const Task& t, const KeyPointers& tile, const KeyPointers* next, const RowForwardScratch& w,
                 int64_t h, int row0, int count, RowState* states, float* o, bool exact) const {
     scores(t, tile, next, w, h, row0, count);
+    alignas(64) float buffer[kMaxRowKeys];
+    const float* scales = tile.load_scales(&KeyPointers::ScaleRun::v, p_.v_scales, h, buffer);
     for (int r = 0; r < count; ++r)
-      weigh(t, tile, w, t.rows[row0 + r], r, states[r], o + r * sizes_.pitch_v, exact);
+      weigh(t, tile, w, t.rows[row0 + r], r, states[r], o + r * sizes_.pitch_v, scales, exact);
     outputs(t, tile, next, w, h, count, o, exact);
   }
 
   // What of the next tile is asked for beside head h's turn at this one: its share of the rows, all heads of
   // each.
-  Upcoming upcoming_of(const Task& t, const KeyTile* next, const char* const* rows, int64_t h,
+  Upcoming upcoming_of(const Task& t, const KeyPointers* next, const char* const* rows, int64_t h,
                        int64_t head_bytes, int64_t bytes, int64_t steps) const {
     if (!next || next->to <= next->from) return {};
     const int64_t all = next->to - next->from, from = all * h / t.heads, to = all * (h + 1) / t.heads;
@@ -287,9 +235,9 @@ class RowForwardRun {
 
   // Of k or v, `from` the tile's pointers: as they are stored, or brought to fp32 where that is no whole
   // steps.
-  TileRows rows_of(const KeyTile& tile, const char* const* from, int64_t h, const RowTensor& t,
+  TileRows rows_of(const KeyPointers& tile, const char* const* from, int64_t h, const RowTensor& t,
                    Reading reading, int64_t dim, int64_t pitch, float* buffer, const char** converted) const {
-    const int64_t bytes = t.dtype == DType::f32 ? 4 : 2, offset = h * bytes * t.head_stride;
+    const int64_t bytes = bits_of(t.dtype) / 8, offset = h * bytes * t.head_stride;
     if (reading != Reading::converted) return {from, offset};
     for (int j = tile.from; j < tile.to; ++j) {
       float* to = buffer + j * pitch;
@@ -309,14 +257,16 @@ class RowForwardRun {
         return body(StoredHalves());
       case Reading::brains:
         return body(StoredBrains());
+      case Reading::bytes:
+        return body(StoredBytes());
 #endif
       default:
         return body(StoredFloats());
     }
   }
 
-  void scores(const Task& t, const KeyTile& tile, const KeyTile* next, const RowForwardScratch& w, int64_t h,
-              int row0, int count) const {
+  void scores(const Task& t, const KeyPointers& tile, const KeyPointers* next, const RowForwardScratch& w,
+              int64_t h, int row0, int count) const {
     const char* converted[kMaxRowKeys];
     const TileRows k =
         rows_of(tile, tile.k, h, p_.k, reads_k_, p_.head_dim, sizes_.pitch_qk, w.k_tile, converted);
@@ -331,11 +281,20 @@ class RowForwardRun {
             w.s + r * sizes_.pitch_s + tile.from, sizes_.pitch_s, r == 0 ? upcoming : Upcoming());
       });
     });
+    alignas(64) float buffer[kMaxRowKeys];
+    const float* scales = tile.load_scales(&KeyPointers::ScaleRun::k, p_.k_scales, h, buffer);
+    if (!scales) return;
+    const D d;
+    for (int r = 0; r < count; ++r) {
+      float* s = w.s + r * sizes_.pitch_s;
+      for (int j = 0; j < tile.to; j += kLanes)
+        hn::Store(hn::Mul(hn::Load(d, s + j), hn::Load(d, scales + j)), d, s + j);
+    }
   }
 
   // Scores of row r of the tile become weights; 0 for the keys that it does not see.
-  void weigh(const Task& t, const KeyTile& tile, const RowForwardScratch& w, const RowOfTask& row, int r,
-             RowState& state, float* o, bool exact) const {
+  void weigh(const Task& t, const KeyPointers& tile, const RowForwardScratch& w, const RowOfTask& row, int r,
+             RowState& state, float* o, const float* scales, bool exact) const {
     float* s = w.s + r * sizes_.pitch_s;
     const int padded = static_cast<int>(multiple_of(kLanes, tile.to));
     const int a0 = static_cast<int>(std::clamp<int64_t>(row.keys.lo - tile.first, tile.from, tile.to));
@@ -351,13 +310,13 @@ class RowForwardRun {
     std::fill_n(s, a0, kNegativeInfinity);
     std::fill_n(s + a1, padded - a1, kNegativeInfinity);
     if (general_)
-      WeighRow<true>(factor_of(p_), s, padded, state, o, sizes_.pitch_v, exact);
+      WeighRow<true>(factor_of(p_), s, padded, state, o, sizes_.pitch_v, scales, exact);
     else
-      WeighRow<false>(factor_of(p_), s, padded, state, o, sizes_.pitch_v, exact);
+      WeighRow<false>(factor_of(p_), s, padded, state, o, sizes_.pitch_v, scales, exact);
   }
 
-  void outputs(const Task& t, const KeyTile& tile, const KeyTile* next, const RowForwardScratch& w, int64_t h,
-               int count, float* o, bool exact) const {
+  void outputs(const Task& t, const KeyPointers& tile, const KeyPointers* next, const RowForwardScratch& w,
+               int64_t h, int count, float* o, bool exact) const {
     const char* converted[kMaxRowKeys];
     const TileRows v =
         rows_of(tile, tile.v, h, p_.v, reads_v_, p_.head_dim_v, sizes_.pitch_v, w.v_tile, converted);

@@ -38,6 +38,17 @@ struct StoredHalves {
   static HWY_INLINE V high(const char* at) { return low(at + kLanes * kBytes); }
 };
 
+struct StoredBytes {
+  static constexpr int kBytes = 1;
+  static constexpr bool kDealt = false;
+  static HWY_INLINE V low(const char* at) {
+    const hn::Rebind<int8_t, D> d8;
+    const hn::RebindToSigned<D> d32;
+    return hn::ConvertTo(D(), hn::PromoteTo(d32, hn::LoadU(d8, reinterpret_cast<const int8_t*>(at))));
+  }
+  static HWY_INLINE V high(const char* at) { return low(at + kLanes); }
+};
+
 struct StoredBrains {
   static constexpr int kBytes = 2;
   static constexpr bool kDealt = true;

@@ -15,10 +15,11 @@ HWY_INLINE void ScaleRow(float* HWY_RESTRICT o, int64_t n, V factor) {
 }
 
 // n scores, whole vectors, become weights under the maximum of the row so far; its sum and o follow. `exact`:
-// -0 where the score is -inf.
+// -0 where the score is -inf. `scales`, where not null, are those of v: weights are multiplied by them, but
+// for the unseen, and the sum is not.
 template <bool kNatural>
 HWY_NOINLINE void WeighRow(float c, float* HWY_RESTRICT s, int n, RowState& state, float* HWY_RESTRICT o,
-                           int64_t pitch, bool exact) {
+                           int64_t pitch, const float* HWY_RESTRICT scales, bool exact) {
   const D d;
   const Weights<kNatural> weights(c);
   V maximum = hn::Load(d, s);
@@ -39,7 +40,8 @@ HWY_NOINLINE void WeighRow(float c, float* HWY_RESTRICT s, int n, RowState& stat
     const V score = hn::Load(d, s + j);
     const V p = weights.of(score, shift);
     const auto unseen = hn::Eq(score, hn::Set(d, kNegativeInfinity));
-    hn::Store(exact ? hn::IfThenElse(unseen, hn::Set(d, -0.0f), p) : p, d, s + j);
+    const V weight = scales ? hn::IfThenElse(unseen, p, hn::Mul(p, hn::Load(d, scales + j))) : p;
+    hn::Store(exact ? hn::IfThenElse(unseen, hn::Set(d, -0.0f), weight) : weight, d, s + j);
     sum = hn::Add(sum, p);
   }
   state.sum += hn::GetLane(hn::SumOfLanes(d, sum));

@@ -4,10 +4,14 @@
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
 
-// One row of 16-bit or fp32 storage, `n` elements from element `at`.
+// One row of any storage, `n` elements from element `at`.
 inline void ConvertRow(float* HWY_RESTRICT to, const RowTensor& t, int64_t at, int64_t n) {
   if (t.dtype == DType::f32) {
     std::memcpy(to, static_cast<const float*>(t.data) + at, static_cast<size_t>(n) * sizeof(float));
+    return;
+  }
+  if (is_quantized(t.dtype)) {
+    for (int64_t i = 0; i < n; ++i) to[i] = load_element(t.data, t.dtype, at + i);
     return;
   }
   const auto* from = static_cast<const uint16_t*>(t.data) + at;

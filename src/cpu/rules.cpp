@@ -120,7 +120,7 @@ std::string refuses(const Kernel& kernel, const Problem& problem, const DeviceIn
   const IsaName& isa = isa_of(kernel.target);
   if ((device.isa & isa.bit) == 0) return std::string("needs ") + isa.name + ", which this CPU does not have";
   const auto wrong = [&](const char* tensor, int32_t dtype) {
-    return std::string("stores k and v as ") + name_of(kernel.dtype) + "; " + tensor + " is " +
+    return std::string("stores k and v as ") + name_of(kernel.stored_kv()) + "; " + tensor + " is " +
            name_of(static_cast<DType>(dtype));
   };
   if (kernel.form == Form::standard && problem.page_size > 0)
@@ -156,8 +156,9 @@ std::string refuses(const Kernel& kernel, const Problem& problem, const DeviceIn
              "batch; "
              "batch_invariant asks for a fused kernel";
   }
-  if (problem.dtype_k != static_cast<int32_t>(kernel.dtype)) return wrong("k", problem.dtype_k);
-  if (problem.dtype_v != static_cast<int32_t>(kernel.dtype)) return wrong("v", problem.dtype_v);
+  const auto stored = static_cast<int32_t>(kernel.stored_kv());
+  if (problem.dtype_k != stored) return wrong("k", problem.dtype_k);
+  if (problem.dtype_v != stored) return wrong("v", problem.dtype_v);
   const int64_t dim = std::max(problem.head_dim, problem.head_dim_v);
   if (dim > kMaxHeadDim)
     return "takes head_dim and head_dim_v up to " + std::to_string(kMaxHeadDim) + "; the larger is " +

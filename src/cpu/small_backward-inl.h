@@ -75,7 +75,7 @@ class SmallBackwardRun : SmallRun {
       x.close(t.count);
       y.close(t.count);
       for (int r = 0; r < t.count; r += 4)
-        FourRowScores(x.at + r, y.at + r, 0, dim_v_, 1, stats.delta + r, t.width);
+        FourRowScores<false>(x.at + r, y.at + r, 0, dim_v_, 1, stats.delta + r, t.width);
     }
     if (b_.dlse.data)
       for (int r = 0; r < t.count; ++r) stats.delta[r] -= stat(t, b_.dlse, r);
@@ -95,33 +95,35 @@ class SmallBackwardRun : SmallRun {
     scores(t, q, k, p_.head_dim, 1.0f, w.q_t, w.s);
     scores(t, dout, v, p_.head_dim_v, 1.0f, w.dout_t, w.ds);
     gradients(t, stats, w.s, w.ds);
-    const int n = t.keys();
     for (int h = 0; h < t.heads; ++h) {
-      const int first = h * t.rows;
-      const int64_t key = t.sequence.kv_begin + t.lo, head = t.head_kv + h;
-      if (b_.dv.data) {
-        const Target to = target(b_.dv, b_.dv.at(t.b, key, head), true, p_.head_dim_v, w.out);
-        SmallProduct<true>(n, t.rows, w.s + first, t.width, dout[h], to.data, to.stride, dim_v_);
-        for (int j = 0; j < n && !to.in_place; ++j)
-          write_row(b_.dv, b_.dv.at(t.b, key + j, head), to.data + j * to.stride, p_.head_dim_v);
-      }
-      if (b_.dk.data) {
-        const Target to = target(b_.dk, b_.dk.at(t.b, key, head), true, p_.head_dim, w.out);
-        SmallProduct<true>(n, t.rows, w.ds + first, t.width, q[h], to.data, to.stride, dim_);
-        for (int j = 0; j < n && !to.in_place; ++j)
-          write_row(b_.dk, b_.dk.at(t.b, key + j, head), to.data + j * to.stride, p_.head_dim);
-      }
-      if (b_.dq.data) {
-        const Target to = target(b_.dq, row_at(t, b_.dq, first), p_.group() == 1, p_.head_dim, w.out);
-        SmallProduct<false>(t.rows, n, w.ds + first, t.width, k[h], to.data, to.stride, dim_);
-        if (!AllFinite(to.data, dim_, t.rows, to.stride))
-          for (int i = 0; i < t.rows; ++i)
-            WeightedSum(w.ds + first + i, t.width, k[h], t.first[first + i], t.last[first + i], dim_,
-                        to.data + i * to.stride);
-        for (int i = 0; i < t.rows && !to.in_place; ++i)
-          write_row(b_.dq, row_at(t, b_.dq, first + i), to.data + i * to.stride, p_.head_dim);
-      }
+      if (b_.dv.data) key_gradient(t, b_.dv, h, w.s, dout[h], p_.head_dim_v, w.out);
+      if (b_.dk.data) key_gradient(t, b_.dk, h, w.ds, q[h], p_.head_dim, w.out);
+      if (b_.dq.data) query_gradient(t, h, w.ds, k[h], w.out);
     }
+  }
+
+  // dV = P^T dO or dK = dS^T Q of the task's key head h.
+  void key_gradient(const SmallLanes& t, const RowTensor& out, int h, const float* s, const FloatRows& rows,
+                    int64_t dim, float* buffer) const {
+    const int64_t key = t.sequence.kv_begin + t.lo, head = t.head_kv + h;
+    const Target to = target(out, out.at(t.b, key, head), true, dim, buffer);
+    SmallProduct<true>(t.keys(), t.rows, s + h * t.rows, t.width, rows, to.data, to.stride,
+                       static_cast<int>(multiple_of(kLanes, dim)));
+    for (int j = 0; j < t.keys() && !to.in_place; ++j)
+      write_row(out, out.at(t.b, key + j, head), to.data + j * to.stride, dim);
+  }
+
+  // dQ = dS K of the rows of the task's key head h.
+  void query_gradient(const SmallLanes& t, int h, const float* ds, const FloatRows& k, float* buffer) const {
+    const int first = h * t.rows;
+    const Target to = target(b_.dq, row_at(t, b_.dq, first), p_.group() == 1, p_.head_dim, buffer);
+    SmallProduct<false>(t.rows, t.keys(), ds + first, t.width, k, to.data, to.stride, dim_);
+    if (!AllFinite(to.data, dim_, t.rows, to.stride))
+      for (int i = 0; i < t.rows; ++i)
+        WeightedSum(ds + first + i, t.width, k, t.first[first + i], t.last[first + i], dim_,
+                    to.data + i * to.stride);
+    for (int i = 0; i < t.rows && !to.in_place; ++i)
+      write_row(b_.dq, row_at(t, b_.dq, first + i), to.data + i * to.stride, p_.head_dim);
   }
 
   // Scores and dP become P and dS; 0 where the pair is hidden.

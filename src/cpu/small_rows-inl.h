@@ -44,26 +44,30 @@ inline bool aligned_rows(const float* data, int64_t stride) {
   return reinterpret_cast<uintptr_t>(data) % (kLanes * sizeof(float)) == 0 && stride % kLanes == 0;
 }
 
-// s[j][r] = q_r . k_r[j], r < 4, j < n: each of the four rows has keys of its own. `dim` is whole vectors.
+// s[j][r] = q_r . k_r[j], r < 4, j < n: each of the four rows has keys of its own, or, kSameKeys, all those
+// of the first, which are then loaded once. `dim` is whole vectors.
+template <bool kSameKeys>
 HWY_NOINLINE void FourRowScores(const float* const* q, const float* const* k, int64_t k_stride, int dim,
                                 int n, float* HWY_RESTRICT s, int64_t ld) {
   const D d;
   const float *q0 = q[0], *q1 = q[1], *q2 = q[2], *q3 = q[3];
-  const float *k0 = k[0], *k1 = k[1], *k2 = k[2], *k3 = k[3];
+  const float *k0 = k[0], *k1 = kSameKeys ? k0 : k[1], *k2 = kSameKeys ? k0 : k[2],
+              *k3 = kSameKeys ? k0 : k[3];
   int j = 0;
   for (; j + 2 <= n; j += 2, s += 2 * ld) {
     V a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
     for (int c = 0; c < dim; c += kLanes) {
       const V x0 = hn::LoadU(d, q0 + c), x1 = hn::LoadU(d, q1 + c), x2 = hn::LoadU(d, q2 + c),
               x3 = hn::LoadU(d, q3 + c);
-      MulAddTo(a0, x0, hn::LoadU(d, k0 + c));
-      MulAddTo(a1, x1, hn::LoadU(d, k1 + c));
-      MulAddTo(a2, x2, hn::LoadU(d, k2 + c));
-      MulAddTo(a3, x3, hn::LoadU(d, k3 + c));
-      MulAddTo(b0, x0, hn::LoadU(d, k0 + k_stride + c));
-      MulAddTo(b1, x1, hn::LoadU(d, k1 + k_stride + c));
-      MulAddTo(b2, x2, hn::LoadU(d, k2 + k_stride + c));
-      MulAddTo(b3, x3, hn::LoadU(d, k3 + k_stride + c));
+      const V y0 = hn::LoadU(d, k0 + c), z0 = hn::LoadU(d, k0 + k_stride + c);
+      MulAddTo(a0, x0, y0);
+      MulAddTo(a1, x1, kSameKeys ? y0 : hn::LoadU(d, k1 + c));
+      MulAddTo(a2, x2, kSameKeys ? y0 : hn::LoadU(d, k2 + c));
+      MulAddTo(a3, x3, kSameKeys ? y0 : hn::LoadU(d, k3 + c));
+      MulAddTo(b0, x0, z0);
+      MulAddTo(b1, x1, kSameKeys ? z0 : hn::LoadU(d, k1 + k_stride + c));
+      MulAddTo(b2, x2, kSameKeys ? z0 : hn::LoadU(d, k2 + k_stride + c));
+      MulAddTo(b3, x3, kSameKeys ? z0 : hn::LoadU(d, k3 + k_stride + c));
     }
     StoreFourSums(a0, a1, a2, a3, s);
     StoreFourSums(b0, b1, b2, b3, s + ld);
@@ -172,14 +176,25 @@ class SmallRun {
     const bool same = p_.window_left < 0 && p_.window_right < 0 && !p_.kv_ranges.data;  // for every row
     Interval keys;
     if (same && s.len_q > 0) bounds.add(keys = visible_keys(p_, s, b, 0));
-    for (int64_t i = 0, lane = 0; i < s.len_q; ++i) {
-      if (!same) bounds.add(keys = visible_keys(p_, s, b, i));
-      for (int64_t g = 0; g < group; ++g, ++lane) {
-        t.query[lane] = static_cast<int32_t>(i);
-        t.head[lane] = static_cast<int32_t>(t.head_kv * group + g);
-        t.first[lane] = static_cast<int32_t>(keys.lo);
-        t.last[lane] = static_cast<int32_t>(keys.hi);
+    if (group == 1) {
+      for (int r = 0; r < t.rows; ++r) t.query[r] = r;
+      std::fill_n(t.head, t.rows, static_cast<int32_t>(t.head_kv));
+    } else {
+      for (int r = 0, i = 0; i < s.len_q; ++i) {
+        for (int g = 0; g < group; ++g, ++r) {
+          t.query[r] = i;
+          t.head[r] = static_cast<int32_t>(t.head_kv * group) + g;
+        }
       }
+    }
+    if (same) {
+      std::fill_n(t.first, t.rows, static_cast<int32_t>(keys.lo));
+      std::fill_n(t.last, t.rows, static_cast<int32_t>(keys.hi));
+    }
+    for (int r = 0; r < t.rows && !same; ++r) {
+      bounds.add(keys = visible_keys(p_, s, b, t.query[r]));
+      t.first[r] = static_cast<int32_t>(keys.lo);
+      t.last[r] = static_cast<int32_t>(keys.hi);
     }
     t.lo = bounds.empty() ? 0 : bounds.lo_min;
     t.hi = bounds.hi_max;
@@ -221,20 +236,18 @@ class SmallRun {
     return {buffer, pitch};
   }
 
-  // The rows of q's shape of the task's key head h. Where they are copied, those that see nothing are zeros,
-  // and zeros fill the last vector of lanes.
+  // The rows of q's shape of the task's key head h. Where they are copied, those that see nothing are zeros.
   FloatRows query_rows(const SmallLanes& t, const RowTensor& tensor, int h, int64_t dim, int64_t pitch,
                        float* buffer) const {
     const int first = h * t.rows;
-    if (p_.group() == 1 && !t.dead && (sizes_.dots() || t.rows == t.width)) {
+    if (p_.group() == 1 && !t.dead) {
       const int64_t at = row_at(t, tensor, first);
       if (in_place(tensor, at, dim)) return {static_cast<const float*>(tensor.data) + at, tensor.row_stride};
     }
     buffer += first * pitch;
-    const int filled = sizes_.dots() ? t.rows : t.width;
-    for (int i = 0; i < filled; ++i) {
+    for (int i = 0; i < t.rows; ++i) {
       const int r = first + i;
-      if (i < t.rows && t.first[r] < t.last[r])
+      if (t.first[r] < t.last[r])
         ConvertPaddedRow(buffer + i * pitch, tensor, row_at(t, tensor, r), dim, pitch);
       else
         std::fill_n(buffer + i * pitch, pitch, 0.0f);
@@ -246,8 +259,7 @@ class SmallRun {
   void scores(const SmallLanes& t, const FloatRows* x, const FloatRows* y, int64_t dim, float factor,
               float* x_t, float* s) const {
     if (!sizes_.dots()) {
-      Transpose<false>(x->data, x->stride, t.width, static_cast<int>(dim), x_t, t.width,
-                       ColumnFactors(factor));
+      TransposeToLanes(x->data, x->stride, t.rows, static_cast<int>(dim), x_t, t.width, factor);
       ScoreProduct(t.keys(), static_cast<int>(dim), y->data, y->stride, x_t, s, t.width, t.width, nullptr);
       return;
     }
@@ -260,9 +272,11 @@ class SmallRun {
     }
     rows.close(t.count);
     keys.close(t.count);
-    for (int r = 0; r < t.count; r += 4)
-      FourRowScores(rows.at + r, keys.at + r, y->stride, static_cast<int>(multiple_of(kLanes, dim)), t.keys(),
-                    s + r, t.width);
+    const int whole = static_cast<int>(multiple_of(kLanes, dim));
+    for (int r = 0; r < t.count; r += 4) {
+      const auto score = keys.at[r] == keys.at[r + 3] ? FourRowScores<true> : FourRowScores<false>;
+      score(rows.at + r, keys.at + r, y->stride, whole, t.keys(), s + r, t.width);
+    }
   }
 
   const ForwardParams& p_;

@@ -9,13 +9,19 @@
 #include "cpu/rules.h"
 #include "cpu/small.h"
 
-#define TILEWISE_CPU_ROWS(isa, op, form, m, n) \
-  TILEWISE_CPU_ROW(isa, op, form, f32, m, n)   \
-  TILEWISE_CPU_ROW(isa, op, form, f16, m, n)   \
-  TILEWISE_CPU_ROW(isa, op, form, bf16, m, n)
+#define TILEWISE_CPU_ROWS(isa, op, form, m, n)                                            \
+  TILEWISE_CPU_ROW(isa, op, form, f32, m, n), TILEWISE_CPU_ROW(isa, op, form, f16, m, n), \
+      TILEWISE_CPU_ROW(isa, op, form, bf16, m, n), TILEWISE_CPU_QUANTIZED_##form(isa, op, form, m, n)
+// A quantised cache with q in any dtype: read by the form for a few rows of q alone.
+#define TILEWISE_CPU_QUANTIZED_fused(...)
+#define TILEWISE_CPU_QUANTIZED_standard(...)
+#define TILEWISE_CPU_QUANTIZED_small(...)
+#define TILEWISE_CPU_QUANTIZED_rows(isa, op, form, m, n)                    \
+  tilewise::cpu::with_any_q(TILEWISE_CPU_ROW(isa, op, form, f8e4m3, m, n)), \
+      tilewise::cpu::with_any_q(TILEWISE_CPU_ROW(isa, op, form, i8, m, n)),
 #define TILEWISE_CPU_ROW(isa, op, form, dtype, m, n)                                                      \
   tilewise::cpu::row(#op "_" #isa "_" #dtype TILEWISE_CPU_FORM_##form "_" #m "x" #n, Target::isa, Op::op, \
-                     DType::dtype, Form::form, m, n, TILEWISE_CPU_RUN_##op##_##form),
+                     DType::dtype, Form::form, m, n, TILEWISE_CPU_RUN_##op##_##form)
 #define TILEWISE_CPU_FORM_fused ""
 #define TILEWISE_CPU_FORM_standard "_standard"
 #define TILEWISE_CPU_FORM_rows "_rows"
@@ -58,6 +64,12 @@ constexpr Kernel row(const char* name, Target target, Op op, DType dtype, Form f
           .estimate = estimate,
           .forward = forward,
           .backward = backward};
+}
+
+constexpr Kernel with_any_q(Kernel kernel) {
+  kernel.dtype_kv = kernel.dtype;
+  kernel.dtype = DType::none;
+  return kernel;
 }
 
 }  // namespace tilewise::cpu

@@ -129,7 +129,8 @@ HWY_INLINE void TileProduct(const float* HWY_RESTRICT a, int64_t as, const float
   }
 }
 
-// All m rows of one panel; the rows that no full tile holds go through tiles of 4, 2 and 1 rows.
+// All m rows of one panel; the rows that no full tile holds go through smaller tiles: one vector needs many
+// rows to hide the latency.
 template <int kVectors, bool kUnitK, Out kOut>
 HWY_NOINLINE void Panel(int m, int nk, const float* a, int64_t as, const float* b, int64_t bs, float* c,
                         int64_t cs, float* top, Ahead* ahead) {
@@ -143,6 +144,18 @@ HWY_NOINLINE void Panel(int m, int nk, const float* a, int64_t as, const float* 
   for (; i + kRows <= m; i += kRows) {
     if (ahead) ahead->step();
     TileProduct<kRows, kVectors, kUnitK, kOut>(a + i * next, as, b, bs, nk, c + i * cs, cs, maximum);
+  }
+  if constexpr (kRows > 12) {
+    if (i + 12 <= m) {
+      TileProduct<12, kVectors, kUnitK, kOut>(a + i * next, as, b, bs, nk, c + i * cs, cs, maximum);
+      i += 12;
+    }
+  }
+  if constexpr (kRows > 8) {
+    if (i + 8 <= m) {
+      TileProduct<8, kVectors, kUnitK, kOut>(a + i * next, as, b, bs, nk, c + i * cs, cs, maximum);
+      i += 8;
+    }
   }
   if constexpr (kRows > 4) {
     for (; i + 4 <= m; i += 4)

@@ -45,12 +45,16 @@ HWY_INLINE __m512 UpperPairs(__m512 x, __m512 y) {
 }
 
 // to[c][r] = from[r][c] * times[c], 16 x 16: every line of `to` is written once, whole. Inlined, its 32 row
-// addresses would be kept on the stack and stepped there.
+// addresses would be kept on the stack and stepped there. kPartial: the last of `rows` stands in for the
+// rest.
+template <bool kPartial>
 HWY_NOINLINE void Transpose16(const float* HWY_RESTRICT from, int64_t from_stride, float* HWY_RESTRICT to,
-                              int64_t to_stride, V times) {
+                              int64_t to_stride, V times, int rows) {
   __m512 a[16], b[16];
 #pragma GCC unroll 16
-  for (int r = 0; r < 16; ++r) a[r] = _mm512_mul_ps(times.raw, _mm512_loadu_ps(from + r * from_stride));
+  for (int r = 0; r < 16; ++r)
+    a[r] = _mm512_mul_ps(times.raw,
+                         _mm512_loadu_ps(from + (!kPartial || r < rows ? r : rows - 1) * from_stride));
     // Within blocks of 4 columns: first pairs of rows, then 4 rows.
 #pragma GCC unroll 8
   for (int r = 0; r < 16; r += 2) {
@@ -108,8 +112,8 @@ HWY_INLINE void Transpose(const float* HWY_RESTRICT from, int64_t from_stride, i
     int j = 0;
     for (; j + 16 <= inner; j += 16) {
       const int r = kRowsOfTo ? j : i, c = kRowsOfTo ? i : j;
-      Transpose16(from + r * from_stride + c, from_stride, to + c * to_stride + r, to_stride,
-                  factors.at(D(), c));
+      Transpose16<false>(from + r * from_stride + c, from_stride, to + c * to_stride + r, to_stride,
+                         factors.at(D(), c), 16);
     }
     each(i, i + 16, j);
   }
@@ -128,10 +132,33 @@ HWY_INLINE void Transpose(const float* HWY_RESTRICT from, int64_t from_stride, i
   each(i, outer, 0);
 }
 
+// Transpose<false> where rows fill no whole vectors of lanes: the lanes that are left over hold anything.
+HWY_INLINE void TransposeToLanes(const float* HWY_RESTRICT from, int64_t from_stride, int rows, int columns,
+                                 float* HWY_RESTRICT to, int64_t to_stride, float factor) {
+#if HWY_ARCH_X86 && HWY_CAP_GE512
+  const int whole = rows / 16 * 16, blocks = columns / 16 * 16;
+  Transpose<false>(from, from_stride, whole, columns, to, to_stride, ColumnFactors(factor));
+  if (whole == rows) return;
+  from += whole * from_stride;
+  for (int c = 0; c < blocks; c += 16)
+    Transpose16<true>(from + c, from_stride, to + c * to_stride + whole, to_stride, hn::Set(D(), factor),
+                      rows - whole);
+  TransposeEach(from, from_stride, 0, rows - whole, blocks, columns, to + whole, to_stride,
+                ColumnFactors(factor));
+#else
+  Transpose<false>(from, from_stride, rows, columns, to, to_stride, ColumnFactors(factor));
+#endif
+}
+
 // One row of an output: values * factor, or zeros.
 inline void StoreRow(const RowTensor& t, int64_t at, const float* HWY_RESTRICT values, int64_t n,
                      float factor, bool zero) {
   if (!t.data) return;
+  if (factor == 0.0f && !zero) {  // a sink left nothing: 0, but what is infinite or NaN stays
+    for (int64_t c = 0; c < n; ++c)
+      store_element(t.data, t.dtype, at + c, seen_weight(factor, values[c]) * values[c]);
+    return;
+  }
   if (t.dtype == DType::f32) {
     float* to = static_cast<float*>(t.data) + at;
     for (int64_t c = 0; c < n; ++c) to[c] = zero ? 0.0f : values[c] * factor;

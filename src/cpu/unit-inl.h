@@ -46,6 +46,8 @@ HWY_BEFORE_NAMESPACE();
 #include "cpu/row_product-inl.h"
 #include "cpu/row_score-inl.h"
 #include "cpu/row_softmax-inl.h"
+#include "cpu/row_task-inl.h"
+#include "cpu/row_tile-inl.h"
 //
 #include "cpu/row_forward-inl.h"
 #include "cpu/standard-inl.h"

@@ -15,10 +15,14 @@ int attribute(cudaDeviceAttr which, int device) {
   return cudaDeviceGetAttribute(&value, which, device) == cudaSuccess ? value : 0;
 }
 
-// Why no device can be used, in the words of someone who has to mend it.
-Status no_device(cudaError_t error) {
+Status no_device_here(cudaError_t error) {
   cudaGetLastError();  // it is not to show up in a later call
-  const int found = driver_found(), needed = driver_needed();
+  return no_device(error, driver_found(), driver_needed());
+}
+
+}  // namespace
+
+Status no_device(cudaError_t error, int found, int needed) {
   if (found == 0)
     return {Code::device, cat("no NVIDIA driver was found; this build needs one for CUDA ",
                               version_text(needed), " or later, or the CPU (kind 0)")};
@@ -29,8 +33,6 @@ Status no_device(cudaError_t error) {
     return {Code::device, "the NVIDIA driver is there, but shows no device (CUDA_VISIBLE_DEVICES?)"};
   return {Code::device, cat("the NVIDIA driver refused: ", cudaGetErrorString(error))};
 }
-
-}  // namespace
 
 Status status_of(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return {};
@@ -49,7 +51,7 @@ DeviceScope::~DeviceScope() {
   if (error_ == cudaSuccess && before_ != index_) cudaSetDevice(before_);
 }
 
-Status DeviceScope::status() const { return ok() ? Status() : no_device(error_); }
+Status DeviceScope::status() const { return ok() ? Status() : no_device_here(error_); }
 
 bool built() { return true; }
 std::string toolkit_text() { return cat("CUDA ", version_text(CUDART_VERSION)); }
@@ -68,7 +70,7 @@ Expected<int> device_count() {
   int count = 0;
   const cudaError_t error =
       driver_found() < driver_needed() ? cudaErrorInsufficientDriver : cudaGetDeviceCount(&count);
-  if (error != cudaSuccess || count == 0) return no_device(error);
+  if (error != cudaSuccess || count == 0) return no_device_here(error);
   return count;
 }
 

@@ -10,6 +10,10 @@ namespace tilewise::cuda {
 
 Status status_of(cudaError_t error, const char* what);
 
+// Why no device can be used, in the words of someone who has to mend it: the driver's version, 0 where there
+// is none, the one that this build needs, and what CUDA said.
+Status no_device(cudaError_t error, int found, int needed);
+
 // Makes a device current for this thread as long as it lives, and then the one before again.
 class DeviceScope {
  public:

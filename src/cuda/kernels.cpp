@@ -5,6 +5,7 @@
 #include "cuda/rules.h"
 #include "cuda/short_rules.h"
 #include "cuda/split_rules.h"
+#include "cuda/standard_rules.h"
 
 namespace tilewise {
 namespace {
@@ -72,36 +73,54 @@ Status run_prepare(const Kernel& kernel, const Problem& problem, int device_inde
 
 constexpr Kernel row(const char* name, Op op, Form form, Target target, DType dtype, int tile_m, int tile_n,
                      const Facts& facts) {
-  const bool split = form == Form::split, is_short = form == Form::small;
-  return {.name = name,
-          .op = op,
-          .target = target,
-          .dtype = dtype,
-          .head_dim = 0,
-          .tile_m = tile_m,
-          .tile_n = tile_n,
-          .form = form,
-          .refuses = split      ? split_refuses
-                     : is_short ? short_refuses
-                                : refuses,
-          .schedule = split ? split_schedule : schedule,
-          .scratch_bytes = split ? split_scratch : scratch_bytes,
-          .estimate = split      ? split_estimate
-                      : is_short ? short_estimate
-                                 : estimate,
-          .forward = op == Op::forward ? run_forward : nullptr,
-          .backward = op == Op::backward ? run_backward : nullptr,
-          .prepare = run_prepare,
-          .control = split || target == Target::sm90,
-          .facts = &facts};
+  Kernel kernel{.name = name,
+                .op = op,
+                .target = target,
+                .dtype = dtype,
+                .head_dim = 0,
+                .tile_m = tile_m,
+                .tile_n = tile_n,
+                .form = form,
+                .refuses = refuses,
+                .schedule = schedule,
+                .scratch_bytes = scratch_bytes,
+                .estimate = estimate,
+                .forward = op == Op::forward ? run_forward : nullptr,
+                .backward = op == Op::backward ? run_backward : nullptr,
+                .prepare = run_prepare,
+                .control = form == Form::split || target == Target::sm90,
+                .facts = &facts};
+  if (form == Form::split) {
+    kernel.refuses = split_refuses;
+    kernel.schedule = split_schedule;
+    kernel.scratch_bytes = split_scratch;
+    kernel.estimate = split_estimate;
+  } else if (form == Form::small) {
+    kernel.refuses = short_refuses;
+    kernel.estimate = short_estimate;
+  } else if (form == Form::standard) {
+    kernel.refuses = standard_refuses;
+    kernel.scratch_bytes = standard_scratch;
+    kernel.estimate = standard_estimate;
+  }
+  return kernel;
+}
+
+constexpr Kernel reading(DType stored, Kernel kernel) {
+  kernel.dtype_kv = stored;
+  return kernel;
 }
 
 #define CUDA_FORWARD(name, arch, type, dim, dim_v, m, n, ...) \
   row(#name, Op::forward, Form::fused, Target::arch, DType::type, m, n, name##_facts),
 #define CUDA_SPLIT(name, arch, type, dim, dim_v, m, n, ...) \
   row(#name, Op::forward, Form::split, Target::arch, DType::type, m, n, name##_facts),
+#define CUDA_SPLIT_STORED(name, arch, type, stored, dim, dim_v, m, n, ...) \
+  reading(DType::stored, row(#name, Op::forward, Form::split, Target::arch, DType::type, m, n, name##_facts)),
 #define CUDA_SHORT(name, arch, type, dim, dim_v, m, n, ...) \
   row(#name, Op::forward, Form::small, Target::arch, DType::type, m, n, name##_facts),
+#define CUDA_STANDARD(name, arch, type, dim, dim_v, m, n, ...) \
+  row(#name, Op::forward, Form::standard, Target::arch, DType::type, m, n, name##_facts),
 #define CUDA_BACKWARD(name, arch, type, dim, dim_v, m, n, ...) \
   row(#name, Op::backward, Form::fused, Target::arch, DType::type, m, n, name##_facts),
 constexpr Kernel kRows[] = {

@@ -12,7 +12,15 @@ constexpr int64_t kAlign = 256;  // twins keep their originals' alignment up to 
 
 int64_t rounded(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-// Lowest address and count of the bytes that the elements span; 0 without elements.
+template <typename F>
+void for_each_tensor(const tilewise_tensors& tensors, F&& use) {
+  for (const tilewise_tensor* t = &tensors.q; t <= &tensors.dsinks; ++t) {
+    if (t->dtype != TILEWISE_NONE) use(*t);
+  }
+}
+
+}  // namespace
+
 std::pair<const std::byte*, int64_t> span_of(const tilewise_tensor& t) {
   const int bits = bits_of(static_cast<DType>(t.dtype));
   int64_t low = 0, high = 0;
@@ -24,15 +32,6 @@ std::pair<const std::byte*, int64_t> span_of(const tilewise_tensor& t) {
   const int64_t first = low * bits / 8, last = ((high + 1) * bits + 7) / 8;
   return {static_cast<const std::byte*>(t.data) + first, last - first};
 }
-
-template <typename F>
-void for_each_tensor(const tilewise_tensors& tensors, F&& use) {
-  for (const tilewise_tensor* t = &tensors.q; t <= &tensors.dsinks; ++t) {
-    if (t->dtype != TILEWISE_NONE) use(*t);
-  }
-}
-
-}  // namespace
 
 Mirror::~Mirror() { release(device_, block_); }
 

@@ -6,11 +6,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "tilewise/tensor.h"
 
 namespace tilewise::cuda {
+
+// Lowest address and count of the bytes that a tensor's elements span; 0 without elements.
+std::pair<const std::byte*, int64_t> span_of(const tilewise_tensor& tensor);
 
 class Mirror {
  public:

@@ -7,6 +7,7 @@
 #include "core/cache.h"
 #include "core/cost.h"
 #include "core/text.h"
+#include "cuda/f32_sizes.h"
 
 namespace tilewise::cuda {
 namespace {
@@ -85,6 +86,14 @@ double walked_pairs(const Kernel& kernel, const Problem& p) {
   return std::min(rows * keys, visible + edges * rows * 0.5 * (m + rounding));
 }
 
+int64_t rows_q(const Problem& p) { return p.packed_q ? p.total_q : p.batch * p.seqlen_q; }
+int64_t rows_kv(const Problem& p) { return p.packed_kv ? p.total_kv : p.batch * p.seqlen_kv; }
+
+// fp32 by products of 16 bits: parts of q, k and v are written first.
+bool is_split_f32(const Kernel& kernel) {
+  return kernel.op == Op::forward && kernel.target == Target::sm80 && kernel.dtype == DType::f32;
+}
+
 }  // namespace
 
 double matrix_rate(Target target, uint64_t capability) {
@@ -138,7 +147,10 @@ Schedule schedule(const Kernel& kernel, const Problem&, const DeviceInfo&, int) 
 }
 
 int64_t scratch_bytes(const Kernel& kernel, const Problem& p, const Schedule&) {
-  return kernel.op == Op::backward ? facts_of(kernel).scratch(p) : 0;
+  if (kernel.op == Op::backward) return facts_of(kernel).scratch(p);
+  return is_split_f32(kernel)
+             ? f32_scratch_bytes(facts_of(kernel).head_dim, rows_q(p) * p.heads_q, rows_kv(p) * p.heads_kv)
+             : 0;
 }
 
 Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& device, const Schedule&) {
@@ -189,6 +201,12 @@ Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& devi
   e.seconds = kLaunchSeconds +
               std::max(std::max(1.0, tiles / multiprocessors) * piece + 2.0 * work * idle * alone / rate,
                        read / bandwidth);
+  if (is_split_f32(kernel)) {
+    constexpr double kNextLaunch = 2e-6;
+    const auto parts = static_cast<double>(scratch_bytes(kernel, p, {}));
+    e.bytes += 2.0 * parts;
+    e.seconds += kNextLaunch + 2.0 * parts / bandwidth;
+  }
   return e;
 }
 

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "core/cost.h"
+#include "cuda/device.h"
+#include "cuda/f32_sizes.h"
 #include "cuda/kernels.h"
 #include "cuda/made_up_device.h"
 #include "cuda/runtime.h"
@@ -217,6 +219,15 @@ TEST(CudaCost, ExplainShowsThem) {
   EXPECT_NE(text.find("132 multiprocessors, compute capability 9.0"), std::string::npos) << text;
 }
 
+// Stores of 16 bytes begin where each tensor's parts do, whatever its rows.
+TEST(CudaRules, Fp32RowsKeepTheirPartsInScratch) {
+  for (int64_t rows : {0, 1, 37, 4096}) EXPECT_EQ(cuda::f32_part_bytes(64, rows) % 256, 0) << rows;
+  const auto made = plan(problem(), made_up_device());
+  ASSERT_TRUE(made.ok());
+  EXPECT_STREQ(made->kernel, "forward_sm80_f32_d64_64x64_simple");
+  EXPECT_EQ(made->workspace_bytes, TILEWISE_CONTROL_BYTES + 3 * cuda::f32_part_bytes(64, 16 * 1024));
+}
+
 // A machine without a driver gets a sentence, whatever the build.
 TEST(CudaRuntime, WithoutADeviceTheAnswerIsASentence) {
   const auto count = cuda::device_count();
@@ -225,6 +236,18 @@ TEST(CudaRuntime, WithoutADeviceTheAnswerIsASentence) {
   const auto info = DeviceInfo::query(TILEWISE_CUDA, 0);
   ASSERT_FALSE(info.ok());
   EXPECT_EQ(info.status().message(), count.status().message());
+}
+
+TEST(CudaRuntime, TheSentenceSaysWhatIsWrongWithTheDriver) {
+  const auto says = [](cudaError_t error, int found) {
+    return cuda::no_device(error, found, 13000).message();
+  };
+  EXPECT_EQ(says(cudaErrorInsufficientDriver, 12040),
+            "the NVIDIA driver supports CUDA 12.4; this build needs 13.0 or later");
+  EXPECT_NE(says(cudaErrorInsufficientDriver, 0).find("no NVIDIA driver was found"), std::string::npos);
+  EXPECT_NE(says(cudaErrorNoDevice, 13000).find("shows no device"), std::string::npos);
+  EXPECT_NE(says(cudaErrorSystemNotReady, 13000).find("the NVIDIA driver refused: "), std::string::npos);
+  EXPECT_EQ(cuda::no_device(cudaErrorNoDevice, 0, 13000).code(), Code::device);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 namespace tilewise::cuda {
 
 constexpr int kSplitRows = 16;               // rows of a tile: queries times the heads of their group
+constexpr int kSplitGroup = 16;              // keys that a warp takes at a time
 constexpr int kSplitBlocks = 240;            // the most of a launch: a counter byte each in the control block
 constexpr int64_t kSplitChunk = 1024;        // keys of a part where the cuts are fixed
 constexpr int64_t kSplitMostRows = 1 << 30;  // row indices are 32-bit

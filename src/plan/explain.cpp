@@ -25,9 +25,9 @@ std::string chunks_text(int num_splits) {
 }
 
 std::string features_text(uint32_t features) {
-  constexpr const char* kNames[] = {"bias",     "mask",        "q_lengths", "kv_lengths",     "kv_starts",
-                                    "q_offset", "segment_ids", "kv_ranges", "alibi_slopes",   "sinks",
-                                    "lse",      "dlse",        "delta",     "cache_batch_idx"};
+  constexpr const char* kNames[] = {"bias",     "mask",        "q_lengths", "kv_lengths",      "kv_starts",
+                                    "q_offset", "segment_ids", "kv_ranges", "alibi_slopes",    "sinks",
+                                    "lse",      "dlse",        "delta",     "cache_batch_idx", "kv_scales"};
   std::string text;
   for (unsigned i = 0; i < std::size(kNames); ++i) {
     if (features & (1u << i)) append_listed(text, kNames[i], ",");
@@ -86,6 +86,7 @@ std::string print_problem(const tilewise_problem& p) {
   if (p.page_size)
     text += cat(" paged ", p.max_pages, " of ", p.num_pages, " pages of ", p.page_size, " rows");
   if (p.cache_slots) text += cat(" cache_slots ", p.cache_slots);
+  if (p.scale_rows) text += cat(" scales of ", p.scale_rows, " rows");
   if (p.causal) text += " causal";
   if (p.window_left >= 0 || p.window_right >= 0) text += cat(" window ", p.window_left, ",", p.window_right);
   if (p.position == TILEWISE_TOP_LEFT) text += " top-left";

@@ -40,15 +40,17 @@ std::string refusal_of(const Kernel& kernel, const PlanRequest& r) {
   const uint64_t bit = isa_bit(kernel.target);
   if (bit && !(r.device.isa & bit))
     return cat("needs ", name_of(kernel.target), "; this device has ", isa_text(r.device.isa));
-  if (kernel.dtype != DType::none) {
-    for (int32_t dtype : {p.dtype_q, p.dtype_k, p.dtype_v}) {
-      if (dtype != static_cast<int32_t>(kernel.dtype)) {
-        return cat("reads q, k, v in ", name_of(kernel.dtype), "; given ",
-                   name_of(static_cast<DType>(p.dtype_q)), ", ", name_of(static_cast<DType>(p.dtype_k)), ", ",
-                   name_of(static_cast<DType>(p.dtype_v)));
-      }
-    }
-  }
+  const auto other = [](DType takes, int32_t given) {
+    return takes != DType::none && static_cast<int32_t>(takes) != given;
+  };
+  const DType kv = kernel.stored_kv();
+  if (other(kernel.dtype, p.dtype_q) || other(kv, p.dtype_k) || other(kv, p.dtype_v))
+    return cat("reads ",
+               kv == kernel.dtype            ? cat("q, k, v in ", name_of(kv))
+               : kernel.dtype == DType::none ? cat("k, v in ", name_of(kv))
+                                             : cat("q in ", name_of(kernel.dtype), ", k, v in ", name_of(kv)),
+               "; given ", name_of(static_cast<DType>(p.dtype_q)), ", ",
+               name_of(static_cast<DType>(p.dtype_k)), ", ", name_of(static_cast<DType>(p.dtype_v)));
   if (kernel.head_dim != 0 && kernel.head_dim != p.head_dim)
     return cat("built for head_dim ", kernel.head_dim, "; given ", p.head_dim);
   return kernel.refuses ? kernel.refuses(kernel, Problem(p), DeviceInfo(r.device)) : std::string();

@@ -65,7 +65,8 @@ bool read(Text text, std::string* value) {
 }
 
 bool read(Text text, DType* value) {
-  for (DType dtype : {DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64}) {
+  for (DType dtype :
+       {DType::f32, DType::f16, DType::bf16, DType::i32, DType::i64, DType::f8e4m3, DType::i8}) {
     if (text == name_of(dtype)) {
       *value = dtype;
       return true;
@@ -156,6 +157,8 @@ bool read_key(Text key, Text value, Case* c) {
   if (key == "dropout_seed") return read(value, &c->dropout_seed);
   if (key == "dropout_offset") return read(value, &c->dropout_offset);
   if (key == "dtype") return read(value, &c->dtypes);
+  if (key == "dtype_kv") return read(value, &c->dtype_kv) && is_quantized(c->dtype_kv);
+  if (key == "scale_rows") return read(value, &p.scale_rows) && p.scale_rows > 0;
   if (key == "dtype_o") return read(value, &c->dtype_o);
   if (key == "dtype_grad") return read(value, &c->dtype_grad);
   if (key == "bias") return read_scores(value, &c->bias_shape, &c->bias_values);
@@ -266,7 +269,7 @@ Expected<Case> parse_case(Text line) {
     p.num_pages = p.batch * p.max_pages + 2;
   }
   for (const int64_t slot : c.cache_batch_idx) p.cache_slots = std::max(p.cache_slots, slot + 2);
-  if (p.page_size > 0 || !c.cache_batch_idx.empty()) c.backward = false;
+  if (p.page_size > 0 || !c.cache_batch_idx.empty() || c.dtype_kv != DType::none) c.backward = false;
   for (const auto* list : {&c.q_lengths, &c.kv_lengths, &c.kv_starts, &c.q_offset, &c.cache_batch_idx}) {
     if (!one_each(*list, p.batch)) return wrong("a list needs one number a sequence", line);
   }

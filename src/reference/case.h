@@ -28,6 +28,7 @@ struct Case {
   bool forward = true, backward = true;
   std::vector<DType> dtypes;                              // of q, k, v: run once for each
   DType dtype_o = DType::none, dtype_grad = DType::none;  // none: as q
+  DType dtype_kv = DType::none;                           // of a quantised cache; none: as q
 
   std::vector<int64_t> cu_seqlens_q, cu_seqlens_kv;
   DType cu_dtype = DType::i32;

@@ -53,7 +53,8 @@ void fill_cache(const ForwardParams& p, const Case& c, const std::string& name, 
         const bool first = exists && filled.insert(at).second;
         for (int64_t d = 0; d < dim; ++d) {
           const double value = input_value(c, name, j, h, d, random);
-          if (first) write_element(tensor->data(), tensor->dtype(), at + d, value);
+          if (first)
+            write_element(tensor->data(), tensor->dtype(), at + d, value * stored_unit(tensor->dtype()));
         }
       }
     }

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <unordered_set>
 
 #include "reference/case_cache.h"
+#include "reference/case_layout.h"
 #include "reference/case_values.h"
 #include "reference/elements.h"
 
@@ -13,113 +13,6 @@ namespace tilewise {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
-struct Placement {
-  std::vector<int64_t> shape, stride;
-  int64_t lead = 0;
-};
-
-std::string layout_of(const Case& c, const std::string& tensor) {
-  const auto own = c.layouts.find(tensor);
-  if (own != c.layouts.end()) return own->second;
-  const auto all = c.layouts.find("");
-  return all != c.layouts.end() ? all->second : "bshd";
-}
-
-// [batch, rows, heads, dim] (packed: [rows, heads, dim]) in the layout that the case asks for.
-Placement place_rows(const Case& c, const std::string& tensor, std::vector<int64_t> shape) {
-  Placement place;
-  place.shape = shape;
-  place.stride = row_major(shape);
-  const size_t first = shape.size() - 3;  // index of rows
-  const int64_t rows = shape[first], heads = shape[first + 1], dim = shape[first + 2];
-  const std::string layout = layout_of(c, tensor);
-  int64_t& row_stride = place.stride[first];
-  int64_t& head_stride = place.stride[first + 1];
-  if (layout == "bhsd") {
-    row_stride = dim;
-    head_stride = rows * dim;
-  } else if (layout == "sliced") {
-    head_stride = dim + 3;
-    row_stride = heads * head_stride + 5;
-    if (first == 1) place.stride[0] = rows * row_stride + 7;
-    place.lead = 2;
-  } else if (layout == "apart") {  // rows on whole vectors, most heads not
-    head_stride = dim + 4;
-    row_stride = (heads * head_stride + 15) / 16 * 16;
-    if (first == 1) place.stride[0] = rows * row_stride;
-  } else if (layout == "qkv") {
-    row_stride = 3 * heads * dim;
-    if (first == 1) place.stride[0] = rows * row_stride;
-    place.lead =
-        (tensor == "v" || tensor == "dv" ? 2 : (tensor == "k" || tensor == "dk" ? 1 : 0)) * heads * dim;
-  } else if (layout == "seqfirst" && first == 1) {
-    place.stride[0] = heads * dim;
-    row_stride = shape[0] * heads * dim;
-  } else if (layout == "offset1") {
-    place.lead = 1;
-  } else if (layout == "expanded" && first == 1) {
-    place.stride[0] = 0;
-  } else if (layout == "expanded_heads") {
-    head_stride = 0;
-    row_stride = dim;
-    if (first == 1) place.stride[0] = rows * dim;
-  }
-  return place;
-}
-
-CaseTensor make_rows(const Case& c, const std::string& name, DType dtype, bool packed, int64_t batch,
-                     int64_t rows, int64_t total, int64_t heads, int64_t dim) {
-  std::vector<int64_t> shape{batch, rows, heads, dim};
-  if (packed) shape = {total, heads, dim};
-  const Placement place = place_rows(c, name, shape);
-  return CaseTensor(dtype, place.shape, place.stride, place.lead);
-}
-
-// f32 [batch, heads, rows] (packed: [heads, total]); layout "rows_first" puts heads innermost.
-CaseTensor make_stats(const Case& c, const std::string& name) {
-  const Problem& p = c.problem;
-  std::vector<int64_t> shape{p.batch, p.heads_q, p.seqlen_q};
-  if (p.packed_q != 0) shape = {p.heads_q, p.total_q};
-  std::vector<int64_t> stride = row_major(shape);
-  if (layout_of(c, name) == "rows_first") {
-    stride[stride.size() - 1] = p.heads_q;
-    stride[stride.size() - 2] = 1;
-  }
-  return CaseTensor(DType::f32, shape, stride, 0);
-}
-
-CaseTensor make_plain(DType dtype, std::vector<int64_t> shape) {
-  const std::vector<int64_t> stride = row_major(shape);
-  return CaseTensor(dtype, std::move(shape), stride, 0);
-}
-
-// "b1qk" -> sizes; layout "padded" leaves five elements between rows.
-CaseTensor make_scores(const Case& c, const std::string& name, const std::string& letters, DType dtype) {
-  const Problem& p = c.problem;
-  const int64_t sizes[4] = {p.batch, p.heads_q, p.seqlen_q, p.seqlen_kv};
-  std::vector<int64_t> shape(4);
-  for (size_t n = 0; n < 4; ++n) shape[n] = letters[n] == '1' ? 1 : sizes[n];
-  std::vector<int64_t> stride = row_major(shape);
-  if (layout_of(c, name) == "padded") {
-    stride[2] = shape[3] + 5;
-    stride[1] = stride[2] * shape[2];
-    stride[0] = stride[1] * shape[1];
-  }
-  return CaseTensor(dtype, shape, stride, 0);
-}
-
-CaseTensor make_integers(DType dtype, const std::vector<int64_t>& values) {
-  CaseTensor tensor = make_plain(dtype, {static_cast<int64_t>(values.size())});
-  for (size_t n = 0; n < values.size(); ++n) {
-    if (dtype == DType::i64) {
-      static_cast<int64_t*>(tensor.data())[n] = values[n];
-    } else {
-      static_cast<int32_t*>(tensor.data())[n] = static_cast<int32_t>(values[n]);
-    }
-  }
-  return tensor;
-}
 
 // Row within its sequence of each row of a packed tensor (rows of no sequence: -1).
 std::vector<int64_t> local_rows(const std::vector<int64_t>& cumulative, int64_t total) {
@@ -132,6 +25,14 @@ std::vector<int64_t> local_rows(const std::vector<int64_t>& cumulative, int64_t 
   return local;
 }
 
+// Some negative.
+void fill_scales(const Case& c, Random& random, CaseTensor* scales) {
+  for_each_element(scales->view(), [&](const std::vector<int64_t>&, int64_t at, int64_t flat) {
+    const double size = std::exp2(2.0 * random.uniform() - 1.0) / stored_unit(c.dtype_kv);
+    static_cast<float*>(scales->data())[at] = static_cast<float>(flat % 5 == 4 ? -size : size);
+  });
+}
+
 void fill_rows(const Case& c, const std::string& name, const std::vector<int64_t>& cumulative, Random& random,
                CaseTensor* tensor) {
   const Tensor& view = tensor->view();
@@ -142,85 +43,7 @@ void fill_rows(const Case& c, const std::string& name, const std::vector<int64_t
     const int64_t row = packed ? local[static_cast<size_t>(index[0])] : index[1];
     const double value =
         row < 0 ? kNaN : input_value(c, name, row, index[first + 1], index[first + 2], random);
-    write_element(tensor->data(), tensor->dtype(), at, value);
-  });
-}
-
-void poison_row(CaseTensor* tensor, int64_t offset, int64_t dim) {
-  for (int64_t d = 0; d < dim; ++d) write_element(tensor->data(), tensor->dtype(), offset + d, kNaN);
-}
-
-// NaN wherever no row may look: that must change no bit.
-void poison_what_nobody_sees(CaseData* data) {
-  const BackwardParams p = data->params(Direction::backward);
-  const bool has_bias = data->bias.present();
-  std::vector<uint8_t> bias_seen;
-  const auto bias_flat = [&](int64_t b, int64_t h, int64_t i, int64_t j) {
-    const int64_t index[4] = {b, h, i, j};
-    int64_t flat = 0;
-    for (int n = 0; n < 4; ++n) {
-      const int64_t size = data->bias.view().shape[n];
-      flat = flat * size + (size == 1 ? 0 : index[n]);
-    }
-    return static_cast<size_t>(flat);
-  };
-  if (has_bias) {
-    const Tensor& view = data->bias.view();
-    bias_seen.assign(static_cast<size_t>(view.shape[0] * view.shape[1] * view.shape[2] * view.shape[3]), 0);
-  }
-  const bool is_cache = p.page_size > 0 || p.cache_slots > 0;
-  const bool expanded_k = p.k.batch_stride == 0 && p.batch > 1 && p.cu_seqlens_kv.data == nullptr;
-  const bool expanded_v = p.v.batch_stride == 0 && p.batch > 1 && p.cu_seqlens_kv.data == nullptr;
-  const bool shared_k = expanded_k || (p.k.head_stride == 0 && p.heads_kv > 1);
-  const bool shared_v = expanded_v || (p.v.head_stride == 0 && p.heads_kv > 1);
-  struct Key {
-    int64_t b, kv_head, j;
-  };
-  std::vector<Key> unseen;
-  std::unordered_set<int64_t> seen_at;  // offsets in k: sequences may share a page or a slot
-  for (int64_t b = 0; b < p.batch; ++b) {
-    const SequenceShape s = shape_of_sequence(p, b);
-    for (int64_t kv_head = 0; kv_head < p.heads_kv; ++kv_head) {
-      for (int64_t j = 0; j < s.kv_rows; ++j) {
-        if (!has_memory(p, b, j)) continue;
-        bool seen = false;
-        for (int64_t h = kv_head * p.group(); h < (kv_head + 1) * p.group(); ++h) {
-          for (int64_t i = 0; i < s.q_length; ++i) {
-            if (!sees(p, s, b, h, i, j)) continue;
-            seen = true;
-            if (has_bias) bias_seen[bias_flat(b, h, i, j)] = 1;
-            if (!has_bias) break;
-          }
-          if (seen && !has_bias) break;
-        }
-        if (seen)
-          seen_at.insert(offset_of_key(p, p.k, s, b, j, kv_head));
-        else
-          unseen.push_back({b, kv_head, j});
-      }
-    }
-    const bool shared_q = p.q.batch_stride == 0 && p.batch > 1 && p.cu_seqlens_q.data == nullptr;
-    const bool shared_dout = p.dout.batch_stride == 0 && p.batch > 1 && p.cu_seqlens_q.data == nullptr;
-    for (int64_t i = s.q_length; i < s.q_rows; ++i) {
-      for (int64_t h = 0; h < p.heads_q; ++h) {
-        if (!shared_q) poison_row(&data->q, offset_of(p.q, b, s.q_begin, i, h), p.head_dim);
-        if (!shared_dout) poison_row(&data->dout, offset_of(p.dout, b, s.q_begin, i, h), p.head_dim_v);
-      }
-    }
-  }
-  for (const Key& key : unseen) {
-    const SequenceShape s = shape_of_sequence(p, key.b);
-    const int64_t at = offset_of_key(p, p.k, s, key.b, key.j, key.kv_head);
-    if (is_cache && seen_at.contains(at)) continue;
-    if (!shared_k) poison_row(&data->k, at, p.head_dim);
-    if (!shared_v) poison_row(&data->v, offset_of_key(p, p.v, s, key.b, key.j, key.kv_head), p.head_dim_v);
-  }
-  if (!has_bias) return;
-  for_each_element(data->bias.view(), [&](const std::vector<int64_t>&, int64_t at, int64_t flat) {
-    const double value = read_element(data->bias.data(), data->bias.dtype(), at);
-    if (bias_seen[static_cast<size_t>(flat)] == 0 && std::isfinite(value)) {
-      write_element(data->bias.data(), data->bias.dtype(), at, kNaN);
-    }
+    write_element(tensor->data(), tensor->dtype(), at, value * stored_unit(tensor->dtype()));
   });
 }
 
@@ -244,13 +67,22 @@ CaseData::CaseData(const Case& c, DType input_dtype, uint64_t random_seed)
                      s.total_kv, s.heads_kv, dim);
   };
   q = query_rows("q", dtype, s.head_dim);
-  k = key_rows("k", dtype, s.head_dim);
-  v = key_rows("v", dtype, s.head_dim_v);
+  const DType dtype_kv = or_else(c.dtype_kv, dtype);
+  k = key_rows("k", dtype_kv, s.head_dim);
+  v = key_rows("v", dtype_kv, s.head_dim_v);
   o = query_rows("o", dtype_o, s.head_dim_v);
   dout = query_rows("dout", dtype_o, s.head_dim_v);
   fill_rows(c, "q", c.cu_seqlens_q, random, &q);
   if (s.page_size > 0) page_table = make_page_table(c, seed);
   if (!c.cache_batch_idx.empty()) cache_batch_idx = make_integers(DType::i32, c.cache_batch_idx);
+  if (is_quantized(dtype_kv)) {
+    const int64_t blocks = packed_kv ? s.batch : k.view().shape[0],
+                  rows = packed_kv ? s.seqlen_kv : k.view().shape[1];
+    for (const auto& [name, scales] : {std::pair("k_scales", &k_scales), std::pair("v_scales", &v_scales)}) {
+      *scales = make_scales(c, name, blocks, rows);
+      fill_scales(c, random, scales);
+    }
+  }
   for (const auto& [name, tensor] : {std::pair("k", &k), std::pair("v", &v)}) {
     if (s.page_size > 0 || s.cache_slots > 0)
       fill_cache(params(Direction::forward), c, name, random, tensor);

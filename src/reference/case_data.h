@@ -29,8 +29,8 @@ struct CaseData {
   const uint64_t seed;
 
   CaseTensor q, k, v, o, lse, bias, mask, q_lengths, kv_lengths, kv_starts, q_offset, cu_seqlens_q,
-      cu_seqlens_kv, page_table, cache_batch_idx, segment_ids_q, segment_ids_kv, kv_ranges, alibi_slopes,
-      sinks, dout, dlse, delta, dq, dk, dv, dbias, dsinks;
+      cu_seqlens_kv, page_table, cache_batch_idx, k_scales, v_scales, segment_ids_q, segment_ids_kv,
+      kv_ranges, alibi_slopes, sinks, dout, dlse, delta, dq, dk, dv, dbias, dsinks;
 
   // body(name, tensor) for every tensor of the case.
   template <typename F>
@@ -50,6 +50,8 @@ struct CaseData {
                                                        {"cu_seqlens_kv", &cu_seqlens_kv},
                                                        {"page_table", &page_table},
                                                        {"cache_batch_idx", &cache_batch_idx},
+                                                       {"k_scales", &k_scales},
+                                                       {"v_scales", &v_scales},
                                                        {"segment_ids_q", &segment_ids_q},
                                                        {"segment_ids_kv", &segment_ids_kv},
                                                        {"kv_ranges", &kv_ranges},
@@ -83,6 +85,9 @@ struct CaseData {
   // Empty, or the first sentence about an input, guard or gap that was written.
   std::string damage(Direction direction, const Expectation& expectation);
 };
+
+// Writes NaN into every row, key and bias of the case's data that nothing may look at.
+void poison_what_nobody_sees(CaseData* data);
 
 // The output that uses most of its allowance.
 Comparison compare_outputs(CaseData& data, Direction direction, const Expectation& expectation,

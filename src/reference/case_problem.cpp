@@ -40,6 +40,14 @@ ScoreTensor as_scores(CaseTensor& t) {
   return {t.data(), t.dtype(), stride(0), stride(1), stride(2), stride(3)};
 }
 
+CacheScales as_scales(const CaseTensor& t) {
+  if (!t.present()) return {};
+  const Tensor& v = t.view();
+  const bool grouped = v.rank == 3;
+  return {static_cast<const float*>(t.data()), v.stride[0], grouped ? v.stride[1] : 0,
+          v.stride[grouped ? 2 : 1]};
+}
+
 IndexTensor as_index(CaseTensor& t, bool per_row, bool packed) {
   if (!t.present()) return {};
   const Tensor& v = t.view();
@@ -84,6 +92,7 @@ Problem CaseData::problem(Direction direction) const {
   feature(kv_starts.present(), TILEWISE_HAS_KV_STARTS);
   feature(q_offset.present(), TILEWISE_HAS_Q_OFFSET);
   feature(cache_batch_idx.present(), TILEWISE_HAS_CACHE_BATCH_IDX);
+  feature(k_scales.present(), TILEWISE_HAS_KV_SCALES);
   feature(segment_ids_q.present(), TILEWISE_HAS_SEGMENT_IDS);
   feature(kv_ranges.present(), TILEWISE_HAS_KV_RANGES);
   feature(alibi_slopes.present(), TILEWISE_HAS_ALIBI);
@@ -143,6 +152,8 @@ Tensors CaseData::tensors(Direction direction) const {
   t.cu_seqlens_kv = input(cu_seqlens_kv);
   t.page_table = input(page_table);
   t.cache_batch_idx = input(cache_batch_idx);
+  t.k_scales = input(k_scales);
+  t.v_scales = input(v_scales);
   t.segment_ids_q = input(segment_ids_q);
   t.segment_ids_kv = input(segment_ids_kv);
   t.kv_ranges = input(kv_ranges);
@@ -202,6 +213,9 @@ BackwardParams CaseData::params(Direction direction) const {
   p.num_pages = s.num_pages;
   p.cache_batch_idx = as_index(self.cache_batch_idx, false, false);
   p.cache_slots = s.cache_slots;
+  p.k_scales = as_scales(self.k_scales);
+  p.v_scales = as_scales(self.v_scales);
+  p.scale_rows = s.scale_rows;
   p.segment_ids_q = as_index(self.segment_ids_q, true, s.packed_q != 0);
   p.segment_ids_kv = as_index(self.segment_ids_kv, true, s.packed_kv != 0);
   p.kv_ranges = as_index(self.kv_ranges, true, s.packed_q != 0);

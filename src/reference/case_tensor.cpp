@@ -17,7 +17,9 @@ void poison_element(void* data, DType dtype, int64_t at, Poison poison) {
   write_element(data, dtype, at, poison == Poison::nan ? std::numeric_limits<double>::quiet_NaN() : large);
 }
 
-bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16; }
+bool is_float(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16 || dtype == DType::f8e4m3;
+}
 
 }  // namespace
 

@@ -28,6 +28,10 @@ class Random {
 double input_value(const Case& c, const std::string& tensor, int64_t row, int64_t head, int64_t dim,
                    Random& random);
 
+// What the numbers of k and v are multiplied by before they are stored as `dtype`: for i8 most of its range
+// is used.
+inline double stored_unit(DType dtype) { return dtype == DType::i8 ? 30.0 : 1.0; }
+
 // One element of a mask (1 = may attend) or bias.
 bool mask_value(const std::string& pattern, int64_t row, int64_t key, int64_t flat, Random& random);
 double bias_value(const std::string& pattern, DType dtype, int64_t row, int64_t key, int64_t flat,

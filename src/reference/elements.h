@@ -25,6 +25,8 @@ inline double rounded_to(DType dtype, double value) {
     case DType::f16:
       return float_of_f16(f16_of_float(rounded));
     case DType::bf16:
+    case DType::f8e4m3:  // of quantised values, the naive run is one in bf16
+    case DType::i8:
       return float_of_bf16(bf16_of_float(rounded));
     default:
       return rounded;

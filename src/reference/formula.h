@@ -65,8 +65,8 @@ class HeadFormula {
     v.resize(static_cast<size_t>(shape.kv_rows * p.head_dim_v));
     for (int64_t j = shape.key_begin; j < shape.key_end; ++j) {
       if (!has_memory(p, b, j)) continue;
-      gather(p.k, offset_of_key(p, p.k, shape, b, j, kv_head), p.head_dim, &k[at(j, p.head_dim)]);
-      gather(p.v, offset_of_key(p, p.v, shape, b, j, kv_head), p.head_dim_v, &v[at(j, p.head_dim_v)]);
+      gather_key(p.k, p.k_scales, j, p.head_dim, &k[at(j, p.head_dim)]);
+      gather_key(p.v, p.v_scales, j, p.head_dim_v, &v[at(j, p.head_dim_v)]);
     }
   }
 
@@ -150,7 +150,10 @@ class HeadFormula {
       row.weights[n] = row.weights[n] / sum;
       const Real weight = stored_as(p.v.dtype, dropped(row.weights[n], i, j));
       const Real* v_row = &v[at(j, p.head_dim_v)];
-      for (int64_t d = 0; d < p.head_dim_v; ++d) row.o[at(d, 1)] += weight * v_row[d];
+      // A weight that underflows is no zero: its product with an infinity is one.
+      const bool vanished = value_of(weight) == 0.0 && keeps(i, j);
+      for (int64_t d = 0; d < p.head_dim_v; ++d)
+        row.o[at(d, 1)] += vanished && std::isinf(value_of(v_row[d])) ? v_row[d] : weight * v_row[d];
     }
     for (size_t n = 0; n < row.keys.size(); ++n) {
       const Real weight = dropped(row.weights[n], i, row.keys[n]);
@@ -235,6 +238,14 @@ class HeadFormula {
 
   void gather(const RowTensor& t, int64_t from, int64_t dim, Real* out) const {
     for (int64_t d = 0; d < dim; ++d) out[d] = Real(read_element(t.data, t.dtype, from + d));
+  }
+
+  // Key j's row of k or v, times its scale.
+  void gather_key(const RowTensor& t, const CacheScales& scales, int64_t j, int64_t dim, Real* out) const {
+    gather(t, offset_of_key(p, t, shape, b, j, kv_head), dim, out);
+    if (scales.data == nullptr) return;
+    const Real scale_of_row(static_cast<double>(scales.data[offset_of_scale(p, scales, b, j, kv_head)]));
+    for (int64_t d = 0; d < dim; ++d) out[d] = out[d] * scale_of_row;
   }
 
   // Dropout's share of one weight, or of one dP.

@@ -56,6 +56,19 @@ int64_t offset_of_key(const ForwardParams& p, const RowTensor& t, const Sequence
   return offset_of(t, slot, s.kv_begin, j, kv_head);
 }
 
+int64_t offset_of_scale(const ForwardParams& p, const CacheScales& scales, int64_t b, int64_t j,
+                        int64_t kv_head) {
+  int64_t block = b, row = j;
+  if (p.page_table.data != nullptr) {
+    block = read_integer(p.page_table, b, j / p.page_size);
+    row = j % p.page_size;
+  } else if (p.cache_batch_idx.data != nullptr) {
+    block = read_integer(p.cache_batch_idx, b);
+  }
+  const int64_t group = p.scale_rows > 0 ? row / p.scale_rows : 0;
+  return block * scales.block_stride + group * scales.group_stride + kv_head * scales.head_stride;
+}
+
 bool sees(const ForwardParams& p, const SequenceShape& s, int64_t b, int64_t h, int64_t i, int64_t j) {
   if (i >= s.q_length) return false;
   if (j < s.key_begin || j >= s.key_end) return false;

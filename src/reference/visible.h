@@ -33,6 +33,11 @@ bool has_memory(const ForwardParams& p, int64_t b, int64_t j);
 int64_t offset_of_key(const ForwardParams& p, const RowTensor& t, const SequenceShape& s, int64_t b,
                       int64_t j, int64_t kv_head);
 
+// Where in `scales`, those of k or of v, it stands what the stored elements of key j's row of one head are
+// multiplied by.
+int64_t offset_of_scale(const ForwardParams& p, const CacheScales& scales, int64_t b, int64_t j,
+                        int64_t kv_head);
+
 // By position, lengths, kv_ranges, segment ids, mask and -inf bias. A padding row sees nothing.
 bool sees(const ForwardParams& p, const SequenceShape& s, int64_t b, int64_t h, int64_t i, int64_t j);
 

@@ -13,6 +13,8 @@ namespace {
 constexpr size_t kAlign = 64;
 constexpr float kUniformScale = 1.7320508f / 65536.0f;  // four uniform 16-bit numbers: variance 65536^2 / 3
 
+constexpr float kQuantum = 1.0f / 32.0f;  // of i8: 127 of them hold four standard deviations
+
 float normal_of(uint64_t bits) {
   const auto part = [&](int shift) { return static_cast<int32_t>((bits >> shift) & 0xffff); };
   return kUniformScale * static_cast<float>(part(0) + part(16) + part(32) + part(48) - 2 * 65535);
@@ -38,6 +40,10 @@ Problem make_problem(const ProblemSize& size) {
   p.seqlen_kv = size.seqlen_kv;
   const auto dtype = static_cast<int32_t>(size.dtype);
   p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = p.dtype_dout = p.dtype_dq = p.dtype_dk = p.dtype_dv = dtype;
+  if (size.cache_dtype != DType::none) {
+    p.dtype_k = p.dtype_v = static_cast<int32_t>(size.cache_dtype);
+    p.features |= TILEWISE_HAS_KV_SCALES;
+  }
   p.causal = size.causal;
   p.position = static_cast<int32_t>(size.position);
   p.window_left = size.window_left;
@@ -47,7 +53,7 @@ Problem make_problem(const ProblemSize& size) {
     p.max_pages = (size.seqlen_kv + size.page_size - 1) / size.page_size;
     p.num_pages = p.max_pages * size.batch;
   }
-  p.alignment = alignment_of(size.dtype, size.head_dim, size.head_dim_v);
+  p.alignment = alignment_of(static_cast<DType>(p.dtype_k), size.head_dim, size.head_dim_v);
   if (size.direction == Direction::backward) p.wants = TILEWISE_WANT_DQ | TILEWISE_WANT_DK | TILEWISE_WANT_DV;
   return p;
 }
@@ -63,7 +69,7 @@ int32_t alignment_of(DType dtype, int64_t head_dim, int64_t head_dim_v) {
 void fill_normal(void* data, DType dtype, int64_t count, uint64_t seed) {
   for (int64_t i = 0; i < count; ++i) {
     const float value = normal_of(mix64(seed + static_cast<uint64_t>(i + 1) * 0x9e3779b97f4a7c15ull));
-    store_element(data, dtype, i, value);
+    store_element(data, dtype, i, dtype == DType::i8 ? value / kQuantum : value);
   }
 }
 
@@ -76,8 +82,8 @@ int64_t ProblemData::bytes_of(const Problem& p) {
   const int64_t of_q = tensor_bytes(q, {p.batch, p.seqlen_q, p.heads_q, p.head_dim});
   const int64_t of_o = tensor_bytes(q, {p.batch, p.seqlen_q, p.heads_q, p.head_dim_v});
   const int64_t keys = p.page_size > 0 ? p.num_pages * p.page_size : p.batch * p.seqlen_kv;
-  const int64_t of_k = tensor_bytes(q, {keys, p.heads_kv, p.head_dim});
-  const int64_t of_v = tensor_bytes(q, {keys, p.heads_kv, p.head_dim_v});
+  const int64_t of_k = tensor_bytes(static_cast<DType>(p.dtype_k), {keys, p.heads_kv, p.head_dim});
+  const int64_t of_v = tensor_bytes(static_cast<DType>(p.dtype_v), {keys, p.heads_kv, p.head_dim_v});
   const int64_t twice = p.direction == TILEWISE_BACKWARD ? 2 : 1;
   return twice * (of_q + of_o + of_k + of_v) + 4 * p.batch * p.heads_q * p.seqlen_q;
 }
@@ -110,13 +116,16 @@ Expected<ProblemData> ProblemData::make(const Context& context, const Problem& p
   ProblemData data;
   data.problem_ = p;
   Tensors& t = data.tensors_;
-  const auto dtype = static_cast<DType>(p.dtype_q);
+  const auto dtype = static_cast<DType>(p.dtype_q), dtype_kv = static_cast<DType>(p.dtype_k);
   const int64_t blocks = p.page_size > 0 ? p.num_pages : p.batch,
                 rows = p.page_size > 0 ? p.page_size : p.seqlen_kv;
   bool enough = data.add(t.q, dtype, {p.batch, p.seqlen_q, p.heads_q, p.head_dim}) &&
-                data.add(t.k, dtype, {blocks, rows, p.heads_kv, p.head_dim}) &&
-                data.add(t.v, dtype, {blocks, rows, p.heads_kv, p.head_dim_v}) && data.add_pages(seed) &&
+                data.add(t.k, dtype_kv, {blocks, rows, p.heads_kv, p.head_dim}) &&
+                data.add(t.v, dtype_kv, {blocks, rows, p.heads_kv, p.head_dim_v}) && data.add_pages(seed) &&
                 data.add(t.o, dtype, {p.batch, p.seqlen_q, p.heads_q, p.head_dim_v});
+  if (enough && p.has(TILEWISE_HAS_KV_SCALES))
+    enough = data.add(t.k_scales, DType::f32, {blocks, p.heads_kv}) &&
+             data.add(t.v_scales, DType::f32, {blocks, p.heads_kv});
   const bool backward = p.direction == TILEWISE_BACKWARD;
   if (enough && (backward || p.has(TILEWISE_HAS_LSE)))
     enough = data.add(t.lse, DType::f32, {p.batch, p.heads_q, p.seqlen_q});
@@ -131,8 +140,11 @@ Expected<ProblemData> ProblemData::make(const Context& context, const Problem& p
   for (const tilewise_tensor* tensor : {&t.q, &t.k, &t.v, &t.dout, &t.o}) {
     const int64_t count = tensor->shape[0] * tensor->shape[1] * tensor->shape[2] * tensor->shape[3];
     const uint64_t own = mix64(seed + 0x632be59bd9b4e019ull * ++stream);
-    if (tensor->data) fill_normal(tensor->data, dtype, count, own);
+    if (tensor->data) fill_normal(tensor->data, static_cast<DType>(tensor->dtype), count, own);
   }
+  for (const tilewise_tensor* scales : {&t.k_scales, &t.v_scales})
+    for (int64_t i = 0; scales->data && i < blocks * p.heads_kv; ++i)
+      static_cast<float*>(scales->data)[i] = kQuantum * (1.0f + static_cast<float>(i % 7) / 8.0f);
   const tilewise_device_info& device = context.get()->device;
   if (device.kind == TILEWISE_CUDA) {
     data.mirror_ = std::make_unique<cuda::Mirror>(device.index);

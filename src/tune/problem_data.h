@@ -18,6 +18,7 @@ namespace tilewise::tune {
 struct ProblemSize {
   Direction direction = Direction::forward;
   DType dtype = DType::f32;
+  DType cache_dtype = DType::none;  // of k and v: f8e4m3 or i8; none = as the others
   int64_t batch = 1, heads_q = 12, heads_kv = 12, head_dim = 64, head_dim_v = 64;
   int64_t seqlen_q = 1024, seqlen_kv = 1024;
   bool causal = false;

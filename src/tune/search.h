@@ -25,8 +25,8 @@ struct KernelTime {
 Status time_on_device(std::span<const PlannedCall> calls, std::span<Candidate> candidates,
                       std::deque<cuda::GraphTimer>* graphs);
 
-// Every kernel that does not refuse, the oracle's rows aside, timed in turns; fastest median first. Where
-// none can run: the planner's reasons.
+// Every kernel that does not refuse, the oracle's rows aside and those of a GPU that the cost model puts far
+// behind, timed in turns; fastest median first. Where none can run: the planner's reasons.
 Expected<std::vector<KernelTime>> time_kernels(const Context& context, const ProblemSize& size, int threads,
                                                uint64_t seed, const MeasureOptions& options = {});
 

@@ -182,6 +182,12 @@ std::vector<const Kernel*> kernels_of(Direction direction, bool cuda) {
   return kernels;
 }
 
+std::string words_for(const Kernel& kernel) {
+  return kernel.dtype_kv == DType::none ? std::string() : cat(" dtype_kv=", name_of(kernel.dtype_kv));
+}
+
+DType dtype_for(const Kernel& kernel) { return kernel.dtype == DType::none ? DType::f32 : kernel.dtype; }
+
 std::vector<std::byte> output_bits(CaseData& data, Direction direction, const Expectation& expectation) {
   std::vector<std::byte> bits;
   for (auto& [name, tensor] : data.outputs(direction)) {

@@ -50,6 +50,11 @@ RunResult run_kernel(LoggedContext& logged, const char* kernel, CaseData& data, 
 // The kernels of the table that serve a direction on a CPU, or on a CUDA device.
 std::vector<const Kernel*> kernels_of(Direction direction, bool cuda = false);
 
+// The words that a case's line needs besides where the kernel reads a quantised cache, and the dtype of what
+// is not in it.
+std::string words_for(const Kernel& kernel);
+DType dtype_for(const Kernel& kernel);
+
 // Bytes of all owned output elements, to compare runs bit by bit.
 std::vector<std::byte> output_bits(CaseData& data, Direction direction, const Expectation& expectation);
 // "dq at batch 0, row 1, ..." of the first element that differs, or empty.

@@ -40,6 +40,13 @@ __device__ __forceinline__ uint32_t pack<__half>(float low, float high) {
   return word;
 }
 
+// Two e4m3 in the lower half of `pair` to fp16, exactly: compute capability 8.9 and up.
+__device__ __forceinline__ uint32_t halves_of_e4m3(uint32_t pair) {
+  uint32_t word;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(word) : "h"(static_cast<uint16_t>(pair)));
+  return word;
+}
+
 // The two values of a word, of fp16 or bf16.
 __device__ __forceinline__ float2 unpack(uint32_t word, bool half) {
   if (!half) return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));

@@ -32,6 +32,9 @@ __device__ __forceinline__ int afresh(int value) {
   return value;
 }
 
+// Loads and stores after it stay there: read early, what a long row of steps needs would fill the registers.
+__device__ __forceinline__ void in_order() { asm volatile("" ::: "memory"); }
+
 // wgmma takes descriptors from uniform registers. What a warp reduces to one value the compiler keeps there;
 // otherwise it moves both halves of every descriptor over, before every instruction.
 __device__ __forceinline__ uint32_t uniform(uint32_t value) { return __reduce_or_sync(~0u, value); }

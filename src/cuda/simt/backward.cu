@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "cuda/simt/backward_parts.h"
 #include "cuda/simt/backward_rows.cuh"
 #include "cuda/units.h"
 
@@ -35,38 +36,61 @@ void launch_tiles(const Build& build, const BackwardParams& p, int64_t chunks, i
 
 }  // namespace
 
+namespace simt {
+
+int64_t delta_bytes(const tilewise_problem& p) {
+  const int64_t rows = p.packed_q ? p.total_q : p.batch * p.seqlen_q;
+  return tiles_of(rows * p.heads_q * 4, 256) * 256;
+}
+
+RowStats delta_in(void* scratch, const BackwardParams& p) {
+  auto* data = static_cast<float*>(scratch);
+  if (p.cu_seqlens_q.data) return {data, 0, p.total_q, 1};
+  return {data, p.heads_q * p.seqlen_q, p.seqlen_q, 1};
+}
+
+cudaError_t launch_delta(const BackwardParams& given, RowStats to, cudaStream_t stream) {
+  const int64_t tiles = tiles_of(given.seqlen_q, kRows), tasks = tiles * given.heads_q * given.batch;
+  if (tasks > 0) backward_delta<<<blocks_of(tasks), kThreads, 0, stream>>>(given, to, tiles, tasks);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_bias(const BackwardParams& p, cudaStream_t stream) {
+  const int64_t i_tiles = tiles_of(p.bias_shape[2], kRows), j_tiles = tiles_of(p.bias_shape[3], kKeys);
+  const int64_t tasks = p.bias_shape[0] * p.bias_shape[1] * i_tiles * j_tiles;
+  if (tasks > 0) backward_bias<<<blocks_of(tasks), kThreads, 0, stream>>>(p, i_tiles, j_tiles, tasks);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_sinks(const BackwardParams& p, cudaStream_t stream) {
+  backward_sinks<<<blocks_of(p.heads_q), kThreads, 0, stream>>>(p);
+  return cudaGetLastError();
+}
+
+}  // namespace simt
+
 cudaError_t backward_simt_any_64x64(const BackwardParams& given, const Call& call) {
   BackwardParams p = given;
-  p.delta = {static_cast<float*>(call.scratch), p.heads_q * p.seqlen_q, p.seqlen_q, 1};
-  if (p.cu_seqlens_q.data) p.delta = {static_cast<float*>(call.scratch), 0, p.total_q, 1};
+  p.delta = simt::delta_in(call.scratch, p);
+  cudaError_t error = simt::launch_delta(given, p.delta, call.stream);
+  if (error != cudaSuccess) return error;
   const int64_t q_tiles = tiles_of(p.seqlen_q, simt::kRows), kv_tiles = tiles_of(p.seqlen_kv, simt::kKeys);
-  if (const int64_t tasks = q_tiles * p.heads_q * p.batch; tasks > 0)
-    simt::backward_delta<<<blocks_of(tasks), simt::kThreads, 0, call.stream>>>(given, p.delta, q_tiles,
-                                                                               tasks);
   if (const int64_t chunks = chunks_of(p.dk.data, p.head_dim) + chunks_of(p.dv.data, p.head_dim_v);
       chunks > 0)
     launch_tiles(keys_build(chunks), p, chunks, kv_tiles, p.heads_kv, call.stream);
   if (const int64_t chunks = chunks_of(p.dq.data, p.head_dim); chunks > 0)
     launch_tiles(queries_build(chunks), p, chunks, q_tiles, p.heads_q, call.stream);
-  if (p.dbias.data) {
-    const int64_t i_tiles = tiles_of(p.bias_shape[2], simt::kRows),
-                  j_tiles = tiles_of(p.bias_shape[3], simt::kKeys);
-    if (const int64_t tasks = p.bias_shape[0] * p.bias_shape[1] * i_tiles * j_tiles; tasks > 0)
-      simt::backward_bias<<<blocks_of(tasks), simt::kThreads, 0, call.stream>>>(p, i_tiles, j_tiles, tasks);
-  }
-  if (p.dsinks) simt::backward_sinks<<<blocks_of(p.heads_q), simt::kThreads, 0, call.stream>>>(p);
-  return cudaGetLastError();
+  error = cudaGetLastError();
+  if (error == cudaSuccess && p.dbias.data) error = simt::launch_bias(p, call.stream);
+  if (error == cudaSuccess && p.dsinks) error = simt::launch_sinks(p, call.stream);
+  return error;
 }
 
 const char* backward_simt_any_64x64_refuses(const BackwardParams&) { return nullptr; }
 
 const char* backward_simt_any_64x64_cannot(const tilewise_problem&) { return nullptr; }
 
-// D of every row.
-int64_t backward_simt_any_64x64_scratch(const tilewise_problem& p) {
-  const int64_t rows = p.packed_q ? p.total_q : p.batch * p.seqlen_q;
-  return tiles_of(rows * p.heads_q * 4, 256) * 256;
-}
+int64_t backward_simt_any_64x64_scratch(const tilewise_problem& p) { return simt::delta_bytes(p); }
 
 cudaError_t backward_simt_any_64x64_prepare(const tilewise_problem& p) {
   const int64_t keys =

@@ -34,7 +34,9 @@ __global__ void __launch_bounds__(kThreads)
         const int64_t row = q.q_begin + i;
         const float delta = row_delta(p, b, row, head);
         const float dlse = p.dlse.data ? p.dlse.at(b, row, head) : 0.0f;
-        if (threadIdx.x % 32 == 0) to.at(b, row, head) = delta - dlse;
+        // A row that sees nothing may have anything for its dO.
+        const bool lives = p.lse.at(b, row, head) != kNegativeInfinity;
+        if (threadIdx.x % 32 == 0) to.at(b, row, head) = lives ? delta - dlse : 0.0f;
       }
     }
   }

@@ -4,9 +4,10 @@
 // One block of 256 threads takes 64 query rows of one head (a task) and walks the key tiles that they see:
 //
 //   S = Q K^T      fp32 from shared memory, 32 dimensions at a time; a thread holds 4 rows x 4 keys
-//   S -> scores    natural units; hidden pairs are -inf. Tiles where nothing is seen are left out by a vote
-//   P = e^(S - m)  m the running maximum; a row's 16 threads are half a warp and agree by shuffles
-//   O = O e^(m_old - m) + P V   64 columns at a time; a thread holds 4 rows x 4 columns of each
+//   S -> scores    times the scale of a key in i8 or f8e4m3; natural units; hidden pairs are -inf. Tiles
+//   where nothing is seen are left out by a vote P = e^(S - m)  m the running maximum; a row's 16 threads are
+//   half a warp and agree by shuffles O = O e^(m_old - m) + P V   64 columns at a time; a thread holds 4 rows
+//   x 4 columns of each
 //
 // Invariants. A hidden pair's weight is -0, a weight that underflowed +0: where a tile of V holds a value
 // that is not finite, the product leaves out exactly the pairs with -0, so that 0 * NaN reaches no row that
@@ -23,6 +24,7 @@ namespace tilewise::cuda::simt {
 
 struct ForwardShared : Shared {
   int64_t k_at[kKeys], v_at[kKeys];  // the element that each key of the tile begins with, wherever it lies
+  float k_scale[kKeys], v_scale[kKeys];  // what its stored elements are multiplied by
 };
 
 // O += P V over the pairs that are seen.
@@ -44,7 +46,7 @@ __device__ __forceinline__ void product_of_seen(float (&acc)[kPer][kPer], const 
 }
 
 // Products to natural scores, -inf where hidden.
-__device__ __forceinline__ void finish_scores(const ForwardParams& p, const Task& t, const Shared& s,
+__device__ __forceinline__ void finish_scores(const ForwardParams& p, const Task& t, const ForwardShared& s,
                                               float (&x)[kPer][kPer], uint32_t seen, float slope, int row,
                                               int column, int64_t j0) {
 #pragma unroll
@@ -52,8 +54,9 @@ __device__ __forceinline__ void finish_scores(const ForwardParams& p, const Task
 #pragma unroll
     for (int j = 0; j < kPer; ++j) {
       float derivative;
-      const float score = natural_score(p, x[i][j], p.bias.data ? s.p_t[column + j][row + i] : 0.0f, slope,
-                                        t.row0 + row + i + t.s.q_offset - (j0 + column + j), &derivative);
+      const float score =
+          natural_score(p, x[i][j] * s.k_scale[column + j], p.bias.data ? s.p_t[column + j][row + i] : 0.0f,
+                        slope, t.row0 + row + i + t.s.q_offset - (j0 + column + j), &derivative);
       x[i][j] = (seen >> (kPer * i + j)) & 1u ? score : kNegativeInfinity;
     }
   }
@@ -141,7 +144,8 @@ class ForwardTile {
     for (int c = 0; c < kChunks; ++c) {
       if (c * kColumns >= p_.head_dim_v) continue;  // no break: the accumulators need constant indices
       const bool bad = load_values<const int64_t*>(
-          s_.v, p_.v, s_.v_at, [=](int j) { return j >= first && j < last; }, c * kColumns, p_.head_dim_v);
+          s_.v, p_.v, s_.v_at, [=](int j) { return j >= first && j < last; }, c * kColumns, p_.head_dim_v,
+          [&](int j) { return s_.v_scale[j]; });
       if (__syncthreads_or(bad)) {
         product_of_seen(o_[c], s_, row_, column_);
       } else {
@@ -157,6 +161,9 @@ class ForwardTile {
       const KeyRun run = key_run(p_, t_.s, t_.b, j0 + j, 1);
       s_.k_at[j] = p_.k.at(run.block, run.row, head_kv_);
       s_.v_at[j] = p_.v.at(run.block, run.row, head_kv_);
+      const int64_t group = scale_group(p_, t_.s, run);
+      s_.k_scale[j] = p_.k_scales.at(run.block, group, head_kv_);
+      s_.v_scale[j] = p_.v_scales.at(run.block, group, head_kv_);
     }
     __syncthreads();
   }

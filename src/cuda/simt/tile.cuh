@@ -67,17 +67,21 @@ __device__ __forceinline__ void load_transposed(float (*to)[kPitch], const RowTe
   }
 }
 
-// to[j][c] = element c0 + c of row j, 0 where `row_inside` says no; true where this thread met a value that
-// is not finite.
-template <typename At, typename Inside>
+struct Unscaled {
+  __device__ __forceinline__ float operator()(int) const { return 1.0f; }
+};
+
+// to[j][c] = element c0 + c of row j times its scale, 0 where `row_inside` says no; true where this thread
+// met a value that is not finite.
+template <typename At, typename Inside, typename Scale = Unscaled>
 __device__ __forceinline__ bool load_values(float (*to)[kPitch], const RowTensor& t, At at, Inside row_inside,
-                                            int c0, int64_t dim) {
+                                            int c0, int64_t dim, Scale scale = {}) {
   bool bad = false;
 #pragma unroll 4
   for (int i = threadIdx.x; i < kKeys * kColumns; i += kThreads) {
     const int c = i % kColumns, j = i / kColumns;
     const bool inside = row_inside(j) && c0 + c < dim;
-    const float value = inside ? load(t.data, t.dtype, row_at(t, at, j) + c0 + c) : 0.0f;
+    const float value = inside ? load(t.data, t.dtype, row_at(t, at, j) + c0 + c) * scale(j) : 0.0f;
     bad = bad || !isfinite(value);
     to[j][c] = value;
   }

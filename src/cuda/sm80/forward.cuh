@@ -130,7 +130,7 @@ struct Forward {
 
   __device__ __forceinline__ void general_step(const GeneralRows<C>& rows, Found at, int next, bool careful) {
     multiply_scores(at.tile, next);
-    if (careful) clear_unseen(shared, args.params, shared.v, at.tile * C::kTileN);
+    if (careful) clear_unseen<typename C::VTile>(shared, args.params, shared.v, at.tile * C::kTileN);
     const int key = at.tile * C::kTileN + 2 * (lane_now() % 4);
     rows.finish_scores(r_s[0], key, work().is_full(at.tile), at.mixed);
     softmax[0].raise(r_s[0]).apply(r_o[0]);

@@ -40,6 +40,7 @@ struct NoneShared {};
 
 template <typename C>
 struct ForwardShared {
+  using Config = C;
   alignas(tile::kSwizzleAlignment) uint8_t q[C::QTile::kBytes];
   alignas(tile::kSwizzleAlignment) uint8_t k[C::KTile::kBytes];
   alignas(tile::kSwizzleAlignment) uint8_t v[C::VTile::kBytes];

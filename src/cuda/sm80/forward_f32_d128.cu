@@ -1,3 +1,3 @@
 #include "cuda/sm80/forward_f32_launch.cuh"
 
-TILEWISE_SM80_FORWARD_F32(forward_sm80_f32_d128_64x64_simple, 128, 2)
+TILEWISE_SM80_FORWARD_F32(forward_sm80_f32_d128_64x64_simple, 128, 1, 64, 2)

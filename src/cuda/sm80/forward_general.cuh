@@ -16,8 +16,9 @@ namespace tilewise::sm80 {
 
 // Intervals of the tile's rows into shared memory, and what they say of key tiles into the work. By all
 // threads; ends with a barrier.
-template <typename C>
-__device__ __forceinline__ void make_general_work(ForwardShared<C>& s, const ForwardParams& p) {
+template <typename Shared>
+__device__ __forceinline__ void make_general_work(Shared& s, const ForwardParams& p) {
+  using C = typename Shared::Config;
   auto& g = s.general;
   const int thread = static_cast<int>(threadIdx.x);
   if (thread == 0) {
@@ -68,8 +69,9 @@ struct Found {
 };
 
 // The last key tile before `before` that segments do not rule out. The same in the whole block.
-template <typename C>
-__device__ __forceinline__ Found find_tile(const ForwardShared<C>& s, const ForwardParams& p, int before) {
+template <typename Shared>
+__device__ __forceinline__ Found find_tile(const Shared& s, const ForwardParams& p, int before) {
+  using C = typename Shared::Config;
   const tile::Work& w = s.work;
   Found found;
   for (int at = before - 1; at >= w.tile_first; --at) {
@@ -242,11 +244,11 @@ struct GeneralRows {
   }
 };
 
-// Zeroes the values of keys that no row of the tile sees. Out of line: rare. By all threads, between two
-// barriers of its own.
-template <typename C>
-__device__ __noinline__ void clear_unseen(ForwardShared<C>& s, const ForwardParams& p, uint8_t* s_v,
-                                          int key) {
+// Zeroes the rows, in a tile of keys or values, of keys that no row of the block sees. Out of line: rare. By
+// all threads, between two barriers of its own.
+template <typename Tile, typename Shared>
+__device__ __noinline__ void clear_unseen(Shared& s, const ForwardParams& p, uint8_t* s_tile, int key) {
+  using C = typename Shared::Config;
   auto& g = s.general;
   const int thread = static_cast<int>(threadIdx.x);
   if (thread < C::kTileN) g.seen[thread] = 0;
@@ -258,10 +260,10 @@ __device__ __noinline__ void clear_unseen(ForwardShared<C>& s, const ForwardPara
     if (tile::GeneralPairs{p, s.work, s.work.row + r}.sees(key + column)) g.seen[column] = 1;
   }
   __syncthreads();
-  constexpr int kChunks = C::VTile::kPanels * 8;
+  constexpr int kChunks = Tile::kPanels * 8;
   for (int i = thread; i < C::kTileN * kChunks; i += C::kThreads) {
     if (!g.seen[i / kChunks])
-      *reinterpret_cast<uint4*>(s_v + C::VTile::chunk_offset(i / kChunks, i % kChunks)) = uint4{};
+      *reinterpret_cast<uint4*>(s_tile + Tile::chunk_offset(i / kChunks, i % kChunks)) = uint4{};
   }
   __syncthreads();
 }

@@ -23,40 +23,60 @@ struct LaneAddress {
   }
 };
 
+// R[f] = A[f] B^T over kSteps times 16 columns. a: of the lane in the warp's first 16 rows; b: in the first
+// of kN rows.
+template <typename T, int kN, int kSteps, typename ATile, typename BTile, int kFragments>
+__device__ __forceinline__ void row_products(float (&r)[kFragments][kN / 2], LaneAddress a, LaneAddress b) {
+#pragma unroll
+  for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+    for (int i = 0; i < kN / 2; ++i) r[f][i] = 0.0f;
+  }
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    uint32_t of_a[kFragments][4];
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) ptx::ldmatrix_x4(of_a[f], a.at<ATile>(step) + f * 16 * 128);
+#pragma unroll
+    for (int n = 0; n < kN / 16; ++n) {
+      uint32_t of_b[4];
+      ptx::ldmatrix_x4(of_b, b.at<BTile>(step) + n * 16 * 128);
+#pragma unroll
+      for (int f = 0; f < kFragments; ++f) {
+        ptx::mma_16x8x16<T>(&r[f][8 * n], of_a[f], of_b[0], of_b[1]);
+        ptx::mma_16x8x16<T>(&r[f][8 * n + 4], of_a[f], of_b[2], of_b[3]);
+      }
+    }
+  }
+}
+
+// R[f] += A[f] B, one step of 16 rows of B: the fragments of A and the lane's address in those rows.
+template <typename T, typename BTile, int kFragments, int kCount>
+__device__ __forceinline__ void add_rows(float (&r)[kFragments][kCount], const uint32_t (&a)[kFragments][4],
+                                         LaneAddress b, int step) {
+#pragma unroll
+  for (int n = 0; n < kCount / 8; ++n) {
+    uint32_t of_b[4];
+    ptx::ldmatrix_x4_transposed(of_b, b.at<BTile>(n) + step * 16 * 128);
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+      ptx::mma_16x8x16<T>(&r[f][8 * n], a[f], of_b[0], of_b[1]);
+      ptx::mma_16x8x16<T>(&r[f][8 * n + 4], a[f], of_b[2], of_b[3]);
+    }
+  }
+}
+
 // S[f] = Q[f] K^T. q: of the lane in the warp's first 16 rows.
 template <typename C>
 __device__ __forceinline__ void scores(float (&r_s)[C::kFragments][C::kTileN / 2], LaneAddress q,
                                        LaneAddress k) {
-  using T = typename C::Element;
-#pragma unroll
-  for (int f = 0; f < C::kFragments; ++f) {
-#pragma unroll
-    for (int i = 0; i < C::kTileN / 2; ++i) r_s[f][i] = 0.0f;
-  }
-#pragma unroll
-  for (int step = 0; step < C::kDim / 16; ++step) {
-    uint32_t a[C::kFragments][4];
-#pragma unroll
-    for (int f = 0; f < C::kFragments; ++f)
-      ptx::ldmatrix_x4(a[f], q.at<typename C::QTile>(step) + f * 16 * 128);
-#pragma unroll
-    for (int n = 0; n < C::kTileN / 16; ++n) {
-      uint32_t b[4];
-      ptx::ldmatrix_x4(b, k.at<typename C::KTile>(step) + n * 16 * 128);
-#pragma unroll
-      for (int f = 0; f < C::kFragments; ++f) {
-        ptx::mma_16x8x16<T>(&r_s[f][8 * n], a[f], b[0], b[1]);
-        ptx::mma_16x8x16<T>(&r_s[f][8 * n + 4], a[f], b[2], b[3]);
-      }
-    }
-  }
+  row_products<typename C::Element, C::kTileN, C::kDim / 16, typename C::QTile, typename C::KTile>(r_s, q, k);
 }
 
 // O[f] += P[f] V, weights rounded on the way.
 template <typename C>
 __device__ __forceinline__ void values(float (&r_o)[C::kFragments][C::kDimV / 2],
                                        const float (&r_p)[C::kFragments][C::kTileN / 2], LaneAddress v) {
-  using T = typename C::Element;
 #pragma unroll
   for (int step = 0; step < C::kTileN / 16; ++step) {
     uint32_t a[C::kFragments][4];
@@ -64,18 +84,9 @@ __device__ __forceinline__ void values(float (&r_o)[C::kFragments][C::kDimV / 2]
     for (int f = 0; f < C::kFragments; ++f) {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        a[f][i] = ptx::pack<T>(r_p[f][8 * step + 2 * i], r_p[f][8 * step + 2 * i + 1]);
+        a[f][i] = ptx::pack<typename C::Element>(r_p[f][8 * step + 2 * i], r_p[f][8 * step + 2 * i + 1]);
     }
-#pragma unroll
-    for (int n = 0; n < C::kDimV / 16; ++n) {
-      uint32_t b[4];
-      ptx::ldmatrix_x4_transposed(b, v.at<typename C::VTile>(n) + step * 16 * 128);
-#pragma unroll
-      for (int f = 0; f < C::kFragments; ++f) {
-        ptx::mma_16x8x16<T>(&r_o[f][8 * n], a[f], b[0], b[1]);
-        ptx::mma_16x8x16<T>(&r_o[f][8 * n + 4], a[f], b[2], b[3]);
-      }
-    }
+    add_rows<typename C::Element, typename C::VTile>(r_o, a, v, step);
   }
 }
 

@@ -27,6 +27,7 @@
 #ifndef TILEWISE_CUDA_SM80_SPLIT_H_
 #define TILEWISE_CUDA_SM80_SPLIT_H_
 
+#include "cuda/ptx/grid.cuh"
 #include "cuda/sm80/split_join.cuh"
 #include "cuda/sm80/split_load.cuh"
 #include "cuda/sm80/split_product.cuh"
@@ -35,38 +36,43 @@ namespace tilewise::sm80 {
 
 template <typename C>
 __global__ void __launch_bounds__(C::kThreads, 1) split_forward(const __grid_constant__ SplitArgs args) {
+  if (!args.early) ptx::grid_wait();
+  ptx::grid_release();
   extern __shared__ __align__(128) unsigned char s_memory[];
   SplitShared<C>& shared = *reinterpret_cast<SplitShared<C>*>(s_memory);
   if (!find_share(args, shared)) return;
 
   Loader<C> loader(args, shared);
+  ptx::grid_wait();
   const int warp = threadIdx.x / 32;
   const uint32_t stages = ptx::shared_address(shared.stage[warp][0]);
   uint32_t stage = 0;
-  int left = 0, key0 = 0,
-      number = 0;  // of the piece in hand: steps, the warp's next key; its place in the ring
+  // Of the piece in hand: steps, the warp's next key, where its keys end; its place in the ring.
+  int left = 0, key0 = 0, last = 0, number = 0;
   Products<C> products;
   // One loop for filling the stages and for walking on: the code of a copy stands once, and fits the caches.
 #pragma unroll 1
   for (int n = 0;; ++n) {
     const Piece& piece = shared.pieces[number];
     const uint32_t at = stages + stage * C::kStageBytes;
+    const auto s_scale = shared.of(warp, stage);
     if (n >= C::kStages) {
       if (left == 0) {
-        left = piece.count;
+        left = steps_of<C>(piece.count);
         if (left == 0) break;
-        key0 = (piece.span.tile_first + piece.at) * C::kTileKeys + warp * C::kKeys;
-        products.begin(args, shared, Unit(args, piece.span, piece.head));
+        key0 = (piece.span.first + piece.at + warp) * C::kKeys;
+        last = piece_last<C>(piece.span, piece.at, piece.count);
+        products.begin(args, shared, Unit(piece.span, piece.head));
       }
       ptx::cp_async_wait<C::kStages - 1>();
       __syncwarp();
-      if (key0 < piece.span.see_last && key0 + C::kKeys > piece.span.see_first)
-        products.step(args, shared, at, key0);
+      if (key0 < last && key0 + C::kKeys > piece.span.see_first)
+        products.step(args, shared, at, s_scale, key0);
       __syncwarp();  // all lanes have read the stage
       key0 += C::kTileKeys;
       --left;
     }
-    loader.issue(at);
+    loader.issue(at, s_scale);
     stage = stage + 1 == C::kStages ? 0 : stage + 1;
     if (n >= C::kStages && left == 0) {
       finish_unit(args, shared, piece, products);

@@ -2,8 +2,13 @@
 #ifndef TILEWISE_CUDA_SM80_SPLIT_ARGS_H_
 #define TILEWISE_CUDA_SM80_SPLIT_ARGS_H_
 
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
 #include "core/params.h"
 #include "cuda/split_sizes.h"
+#include "cuda/tile/work.cuh"
 
 namespace tilewise::sm80 {
 
@@ -23,54 +28,83 @@ struct FastDivide {
   }
 };
 
+// An entry of the line: one tile of rows of one sequence (or one chunk of its keys), every key head of it.
+struct Span {
+  tile::SequenceBand band;  // `head` is of no row
+  int32_t q_tile, chunk;
+  int32_t rows;                 // that are written
+  int32_t see_first, see_last;  // keys that some row sees
+  int32_t first, groups;        // of 16 keys; one without keys where rows are written all the same
+};
+
 struct SplitArgs {
   ForwardParams params;
-  FastDivide group, page;
+  FastDivide group, page, scale_rows;
   int32_t q_tiles = 0;  // of a sequence
   int32_t chunks = 0;   // parts of fixed length that a sequence is cut into; 0: cut where blocks end
   int32_t entries = 0;  // batch * q_tiles * max(1, chunks)
-  // Keys of a step lie at one stride: contiguous, or pages that are multiples of a step.
+  // Keys of a group lie at one stride: contiguous, or pages that are multiples of a group.
   bool one_run = false;
   bool full_rows = false;  // head_dim and head_dim_v are the build's
   float scale_log2 = 0.0f, softcap_log2 = 0.0f, inverse_cap = 0.0f;
   uint32_t* counters = nullptr;  // a byte each, zero
   float* parts = nullptr;        // SplitPart after SplitPart
+  // Where no length is the device's, every entry is this one but for its batch: what blocks else find out
+  // themselves.
+  bool uniform = false;
+  bool early = false;  // and nothing of global memory is read before the first key
+  Span span = {};
+  int32_t total = 0;  // groups of all units
+  FastDivide span_groups, heads;
 };
 
-// Of a warp's step: 16 keys. Of a block's: a step of each warp.
-template <typename Element_, int kDim_, int kWarps_, int kStages_>
+// Of a warp's step: a group of 16 keys. Of a block's: a group of each warp.
+// Element: of q and o; Stored: of k and v.
+template <typename Element_, int kDim_, int kWarps_, int kStages_, typename Stored_ = Element_>
 struct SplitConfig {
   using Element = Element_;
+  using Stored = Stored_;
+  // One byte an element and a scale: K and V become fp16 between shared memory and the products, which is
+  // exact.
+  static constexpr bool kQuantized = sizeof(Stored) == 1;
+  using Product = std::conditional_t<kQuantized, __half, Element>;
   static constexpr int kDim = kDim_, kWarps = kWarps_, kStages = kStages_, kThreads = 32 * kWarps;
-  static constexpr int kRows = cuda::kSplitRows, kKeys = 16, kTileKeys = kKeys * kWarps;
-  static constexpr int kHalfBytes = kKeys * kDim * 2, kStageBytes = 2 * kHalfBytes;  // K, then V
-  static constexpr int kPitch = kDim + 4;                                            // of `merge`, in floats
+  static constexpr int kRows = cuda::kSplitRows, kKeys = cuda::kSplitGroup, kTileKeys = kKeys * kWarps;
+  static constexpr int kRowBytes = kDim * sizeof(Stored);
+  static constexpr int kHalfBytes = kKeys * kRowBytes, kStageBytes = 2 * kHalfBytes;  // K, then V
+  static constexpr int kPitch = kDim + 4;                                             // of `merge`, in floats
   static constexpr int kColumns = kDim / 32;  // of a lane, of a row, side by side
   static_assert(kDim <= 128, "wider heads leave no registers for Q");
 };
 
 struct Found {
-  int32_t total;      // steps of all units
-  int32_t entry, at;  // where the block begins: an entry, and steps into it
+  int32_t total;      // groups of all units
+  int32_t entry, at;  // where the block begins: an entry, and groups into it
 };
 
-// An entry of the line: one tile of rows of one sequence (or one chunk of its keys), every key head of it.
-struct Span {
-  int32_t batch, q_tile, chunk;
-  int32_t rows;                 // that are written
-  int32_t see_first, see_last;  // keys that some row sees
-  int32_t tile_first, tiles;    // key tiles; one without keys where rows are written all the same
-};
-
-// What a block takes of one unit: steps [at, at + count) of its key tiles. count 0: there is no more.
+// What a block takes of one unit: groups [at, at + count) of its keys. count 0: there is no more.
 struct Piece {
   Span span;
   int32_t head, at, count;
-  int32_t start;  // the unit's first step on the line
+  int32_t start;  // the unit's first group on the line
+};
+
+// Of quantised caches: the scales of each key of a stage, of K and V; what Q's rows were divided by.
+template <typename C, bool kQuantized = C::kQuantized>
+struct SplitScales {
+  using OfStage = float (*)[C::kKeys];
+  __device__ __forceinline__ OfStage of(int, uint32_t) { return nullptr; }
+};
+template <typename C>
+struct SplitScales<C, true> {
+  using OfStage = float (*)[C::kKeys];
+  float scale[C::kWarps][C::kStages][2][C::kKeys];
+  float q_unit[C::kRows];
+  __device__ __forceinline__ OfStage of(int warp, uint32_t stage) { return scale[warp][stage]; }
 };
 
 template <typename C>
-struct SplitShared {
+struct SplitShared : SplitScales<C> {
   alignas(128) unsigned char stage[C::kWarps][C::kStages][C::kStageBytes];
   union {
     unsigned char q[C::kRows * C::kDim * 2];  // at a unit's beginning

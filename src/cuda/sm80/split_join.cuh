@@ -23,35 +23,74 @@ struct Part {
   __device__ __forceinline__ float* sum() const { return top() + C::kRows; }
 };
 
+// A lane's columns of a row of a part.
+template <typename C>
+__device__ __forceinline__ void load_columns(const float* g_row, float (&r_o)[C::kColumns]) {
+  static_assert(C::kColumns == 2 || C::kColumns == 4);
+  const float* g_o = g_row + column_of<C>(0);
+  if constexpr (C::kColumns == 4) {
+    const float4 o = __ldcg(reinterpret_cast<const float4*>(g_o));
+    r_o[0] = o.x, r_o[1] = o.y, r_o[2] = o.z, r_o[3] = o.w;
+  } else {
+    const float2 o = __ldcg(reinterpret_cast<const float2*>(g_o));
+    r_o[0] = o.x, r_o[1] = o.y;
+  }
+}
+
 template <typename C>
 __device__ __forceinline__ void write_part(const Part<C>& part, int r, float top, float sum,
                                            const float (&r_o)[C::kColumns]) {
-#pragma unroll
-  for (int i = 0; i < C::kColumns; ++i) __stcg(part.o(r) + column_of<C>(i), r_o[i]);
+  float* g_o = part.o(r) + column_of<C>(0);
+  if constexpr (C::kColumns == 4)
+    __stcg(reinterpret_cast<float4*>(g_o), make_float4(r_o[0], r_o[1], r_o[2], r_o[3]));
+  else
+    __stcg(reinterpret_cast<float2*>(g_o), make_float2(r_o[0], r_o[1]));
   if (threadIdx.x % 32 == 0) {
     __stcg(part.top() + r, top);
     __stcg(part.sum() + r, sum);
   }
 }
 
-// Row r from `count` parts, by a warp, in ascending order; at(n) is the n-th.
+// Row r from `count` parts, by a warp, in ascending order; at(n) is the n-th. Weights are found by the lanes,
+// a part each, while the first parts are on their way.
 template <typename C, typename At>
 __device__ __forceinline__ void join_row(const SplitArgs& args, const Unit& u, int r, int count,
                                          const At& at) {
+  constexpr int kAtOnce = 8;
   const int lane = threadIdx.x % 32;
+  float parts[kAtOnce][C::kColumns];
+  const auto read = [&](int begin) {
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) {
+#pragma unroll
+      for (int i = 0; i < C::kColumns; ++i) parts[n][i] = 0.0f;
+      if (begin + n < count) load_columns<C>(at(begin + n).o(r), parts[n]);
+    }
+  };
+  read(0);
   float top = kNegativeInfinity;
+#pragma unroll 1
   for (int n = lane; n < count; n += 32) top = fmaxf(top, __ldcg(at(n).top() + r));
 #pragma unroll
   for (int bit = 16; bit > 0; bit /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, bit));
-  float sum = 0.0f, r_o[C::kColumns] = {};
-#pragma unroll 4
-  for (int n = 0; n < count; ++n) {
-    const Part<C> part = at(n);
-    const float weight = part_weight(__ldcg(part.top() + r), top);
-    sum = fmaf(weight, __ldcg(part.sum() + r), sum);
+  float sum = 0.0f, weight = 0.0f, r_o[C::kColumns] = {};
+#pragma unroll 1
+  for (int begin = 0; begin < count; begin += kAtOnce) {
+    if (begin % 32 == 0) {
+      const int n = begin + lane;
+      weight = n < count ? part_weight(__ldcg(at(n).top() + r), top) : 0.0f;
+      if (n < count) sum = fmaf(weight, __ldcg(at(n).sum() + r), sum);
+    }
 #pragma unroll
-    for (int i = 0; i < C::kColumns; ++i) r_o[i] = fmaf(weight, __ldcg(part.o(r) + column_of<C>(i)), r_o[i]);
+    for (int n = 0; n < kAtOnce; ++n) {
+      const float of_part = __shfl_sync(~0u, weight, (begin + n) % 32);
+#pragma unroll
+      for (int i = 0; i < C::kColumns; ++i) r_o[i] = fmaf(of_part, parts[n][i], r_o[i]);
+    }
+    if (begin + kAtOnce < count) read(begin + kAtOnce);
   }
+#pragma unroll
+  for (int bit = 16; bit > 0; bit /= 2) sum += __shfl_xor_sync(~0u, sum, bit);
   write_row<C>(args, u, r, top, sum, r_o);
 }
 
@@ -63,13 +102,7 @@ __device__ __forceinline__ void lay_down(SplitShared<C>& shared, const Products<
 #pragma unroll
   for (int w = 1; w < C::kWarps; ++w) top = fmaxf(top, shared.top[w][row]);
   const float weight = part_weight(half ? products.top[1] : products.top[0], top);
-  float* s_row = shared.merge[warp][lane / 4] + 2 * (lane % 4);
-#pragma unroll
-  for (int j = 0; j < C::kDim / 8; ++j) {
-    const float x = half ? products.r_o[4 * j + 2] : products.r_o[4 * j];
-    const float y = half ? products.r_o[4 * j + 3] : products.r_o[4 * j + 1];
-    *reinterpret_cast<float2*>(s_row + 8 * j) = make_float2(x * weight, y * weight);
-  }
+  products.put_row(shared.merge[warp][lane / 4], half, weight);
 }
 
 // By the whole block.
@@ -78,13 +111,14 @@ __device__ __forceinline__ void finish_unit(const SplitArgs& args, SplitShared<C
                                             Products<C>& products) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const Span& s = piece.span;
-  const Unit u(args, s, piece.head);
-  const bool begun = piece.at > 0, cut = begun || piece.count < s.tiles;
+  const Unit u(s, piece.head);
+  const bool begun = piece.at > 0, cut = begun || piece.count < s.groups;
   int64_t index = 2 * static_cast<int64_t>(blockIdx.x) + (begun ? 0 : 1);
   if (args.chunks)
-    index = ((static_cast<int64_t>(s.batch) * args.q_tiles + s.q_tile) * args.params.heads_kv + piece.head) *
-                args.chunks +
-            s.chunk;
+    index =
+        ((static_cast<int64_t>(s.band.batch) * args.q_tiles + s.q_tile) * args.params.heads_kv + piece.head) *
+            args.chunks +
+        s.chunk;
   const Part<C> part(args, index);
 
   products.finish();
@@ -123,7 +157,7 @@ __device__ __forceinline__ void finish_unit(const SplitArgs& args, SplitShared<C
 
   if (threadIdx.x == 0) {
     const int share = share_of(shared.found.total), first = piece.start / share;
-    const uint32_t blocks = (piece.start + s.tiles - 1) / share - first + 1, shift = first % 4 * 8;
+    const uint32_t blocks = (piece.start + s.groups - 1) / share - first + 1, shift = first % 4 * 8;
     shared.first_block = first;
     shared.blocks = static_cast<int32_t>(blocks);
     __threadfence();
@@ -148,10 +182,12 @@ __device__ __forceinline__ void finish_unit(const SplitArgs& args, SplitShared<C
 template <typename C>
 __global__ void __launch_bounds__(C::kThreads, 1)
     split_join(const __grid_constant__ SplitArgs args, int64_t units) {
+  ptx::grid_wait();
+  ptx::grid_release();
   for (int64_t n = blockIdx.x; n < units; n += gridDim.x) {
     const int64_t heads = args.params.heads_kv, entry = n / heads;
     const Span s = span_of<C>(args, static_cast<int>(entry), 0);
-    const Unit u(args, s, static_cast<int>(n - entry * heads));
+    const Unit u(s, static_cast<int>(n - entry * heads));
     constexpr int kChunk = static_cast<int>(cuda::kSplitChunk);
     const int first = s.see_first / kChunk, last = (s.see_last + kChunk - 1) / kChunk;
     const auto at = [&](int c) { return Part<C>(args, n * args.chunks + first + c); };

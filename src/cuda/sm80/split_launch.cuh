@@ -11,35 +11,48 @@
 
 namespace tilewise::sm80 {
 
-inline SplitArgs split_args(const ForwardParams& p, const cuda::Call& call, int dim) {
+constexpr size_t kMostShared = 232448;  // of a block on 9.0
+
+template <typename C>
+SplitArgs split_args(const ForwardParams& p, const cuda::Call& call) {
   SplitArgs args;
   args.params = p;
   args.group = FastDivide::by(p.group());
   args.page = FastDivide::by(std::max<int64_t>(1, p.page_size));
+  args.scale_rows = FastDivide::by(std::max<int64_t>(1, p.scale_rows));
   args.q_tiles = static_cast<int32_t>((p.seqlen_q * p.group() + cuda::kSplitRows - 1) / cuda::kSplitRows);
   args.chunks = call.num_splits;
   args.entries = static_cast<int32_t>(p.batch * args.q_tiles * std::max(1, args.chunks));
   args.one_run = p.page_size % 16 == 0;
   args.scale_log2 = p.scale * kLog2E;
-  args.full_rows = p.head_dim == dim && p.head_dim_v == dim;
+  args.full_rows = p.head_dim == C::kDim && p.head_dim_v == C::kDim;
   if (p.softcap > 0.0f) {
     args.softcap_log2 = p.softcap * kLog2E;
     args.inverse_cap = 1.0f / p.softcap;
   }
   args.counters = static_cast<uint32_t*>(call.control);
   args.parts = static_cast<float*>(call.scratch);
+  args.uniform = args.q_tiles == 1 && args.chunks == 0 && args.entries > 0 && !p.q_lengths.data &&
+                 !p.kv_lengths.data && !p.kv_starts.data && !p.cu_seqlens_q.data && !p.cu_seqlens_kv.data &&
+                 !p.q_offset.data;
+  if (args.uniform) {
+    args.span = span_of<C>(args, 0, 0);
+    args.span_groups = FastDivide::by(args.span.groups);
+    args.heads = FastDivide::by(p.heads_kv);
+    args.early = p.page_size == 0 && !p.cache_batch_idx.data;
+    args.total = static_cast<int32_t>(p.batch * p.heads_kv) * args.span.groups;
+  }
   return args;
 }
 
 template <typename C>
 cudaError_t launch_split(const SplitArgs& args, int blocks, cudaStream_t stream) {
   const cudaError_t error =
-      cuda::launch_shared(split_forward<C>, blocks, C::kThreads, sizeof(SplitShared<C>), stream, args);
+      cuda::launch_early(split_forward<C>, blocks, C::kThreads, sizeof(SplitShared<C>), stream, args);
   if (error != cudaSuccess || args.chunks == 0) return error;
   const int64_t units = int64_t{args.entries} / args.chunks * args.params.heads_kv;
-  split_join<C>
-      <<<static_cast<unsigned>(std::min<int64_t>(units, 1 << 20)), C::kThreads, 0, stream>>>(args, units);
-  return cudaGetLastError();
+  return cuda::launch_early(split_join<C>, std::min<int64_t>(units, 1 << 20), C::kThreads, 0, stream, args,
+                            units);
 }
 
 // Whether the device gives a block that much.
@@ -53,8 +66,9 @@ inline bool has_shared(size_t bytes) {
 // A row of the table: one block a multiprocessor with all of Hopper's shared memory, or two with what fits.
 template <typename Large, typename Small>
 struct SplitRow {
+  static_assert(sizeof(SplitShared<Large>) <= kMostShared);
   static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
-    const SplitArgs args = split_args(p, call, Large::kDim);
+    const SplitArgs args = split_args<Large>(p, call);
     if (args.entries == 0) return cudaSuccess;
     if (has_shared(sizeof(SplitShared<Large>)))
       return launch_split<Large>(args, std::min(call.multiprocessors, cuda::kSplitBlocks), call.stream);
@@ -65,6 +79,18 @@ struct SplitRow {
                ? cuda::allow_shared(split_forward<Large>, sizeof(SplitShared<Large>))
                : cuda::allow_shared(split_forward<Small>, sizeof(SplitShared<Small>));
   }
+};
+
+// A row for 9.0 alone.
+template <typename C>
+struct QuantizedRow {
+  static_assert(sizeof(SplitShared<C>) <= kMostShared);
+  static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
+    const SplitArgs args = split_args<C>(p, call);
+    if (args.entries == 0) return cudaSuccess;
+    return launch_split<C>(args, std::min(call.multiprocessors, cuda::kSplitBlocks), call.stream);
+  }
+  static cudaError_t prepare() { return cuda::allow_shared(split_forward<C>, sizeof(SplitShared<C>)); }
 };
 
 }  // namespace tilewise::sm80

@@ -21,14 +21,14 @@ class Loader {
     left_ = min(share, total - position_);
     entry_ = shared.found.entry;
     skip_ = shared.found.at;
+    begin_piece();
   }
 
   // The next step of the line into a stage, if there is one. Closes a group either way: groups count steps.
-  __device__ __forceinline__ void issue(uint32_t s_stage) {
-    if (steps_ == 0 && !ended_) begin_piece();
+  __device__ __forceinline__ void issue(uint32_t s_stage, float (*s_scale)[C::kKeys]) {
     if (!ended_) {
       const int key0 = key_;
-      if (key0 < see_last_ && key0 + C::kKeys > see_first_) {
+      if (key0 < last_ && key0 + C::kKeys > see_first_) {
         const bool whole = key0 >= see_first_ && key0 + C::kKeys <= see_last_ && args_.full_rows;
         if (!whole)
           copy_rows<false>(s_stage, key0);
@@ -36,18 +36,22 @@ class Loader {
           copy_run(s_stage, key0);
         else
           copy_rows<true>(s_stage, key0);
+        if constexpr (C::kQuantized) copy_scales(s_scale, key0);
       }
       key_ += C::kTileKeys;
-      --steps_;
-      find_page();
+      page_ = next_page_;
+      if (--steps_ == 0)
+        begin_piece();  // now, so that its first pages are known a step later
+      else
+        next_page_ = page_of(key_ + C::kTileKeys);
     }
     ptx::cp_async_commit();
   }
 
  private:
-  using T = typename C::Element;
-  using Tile = tile::SharedTile<C::kKeys, C::kDim>;
-  static constexpr int kChunks = C::kDim / 8;       // 16-byte pieces of a row
+  using T = typename C::Stored;
+  using Tile = tile::SharedTile<C::kKeys, C::kRowBytes / 2>;
+  static constexpr int kChunks = C::kRowBytes / 16, kOfChunk = 16 / sizeof(T);  // 16-byte pieces of a row
   static constexpr int kRowsAtOnce = 32 / kChunks;  // rows of one copy of all lanes
   static constexpr int kCopies = C::kKeys / kRowsAtOnce;
 
@@ -66,54 +70,62 @@ class Loader {
       }
       if (fresh_) {
         fresh_ = false;
-        span = span_of<C>(args_, entry_, args_.chunks);
-        if (span.tiles == 0) {
+        if (args_.uniform) {
+          span = args_.span;
+          span.band.batch = entry_;
+        } else {
+          span = span_of<C>(args_, entry_, args_.chunks);
+        }
+        if (span.groups == 0) {
           head_ = heads;
           continue;
         }
-        head_ = skip_ / span.tiles;
-        at = skip_ - head_ * span.tiles;
+        head_ = args_.uniform ? args_.span_groups.divide(skip_) : skip_ / span.groups;
+        at = skip_ - head_ * span.groups;
         skip_ = 0;
       }
       if (args_.chunks == 0 || at == 0) break;
-      left_ -= span.tiles - at;  // where cuts are fixed the block before walks all of it
-      position_ += span.tiles - at;
+      left_ -= span.groups - at;  // where cuts are fixed the block before walks all of it
+      position_ += span.groups - at;
       at = 0;
       ++head_;
     }
     ended_ = left_ <= 0;
-    const int count = ended_ ? 0 : args_.chunks ? span.tiles : min(left_, span.tiles - at);
+    const int count = ended_ ? 0 : args_.chunks ? span.groups : min(left_, span.groups - at);
     shared_.pieces[number_] = {span, head_, at, count, position_ - at};
     number_ = number_ + 1 == kPieces ? 0 : number_ + 1;
     if (ended_) return;
-    batch_ = span.batch;
+    batch_ = span.band.batch;
     see_first_ = span.see_first;
     see_last_ = span.see_last;
-    key_ = (span.tile_first + at) * C::kTileKeys + static_cast<int>(threadIdx.x) / 32 * C::kKeys;
-    steps_ = count;
+    last_ = piece_last<C>(span, at, count);
+    key_ = (span.first + at + static_cast<int>(threadIdx.x) / 32) * C::kKeys;
+    steps_ = steps_of<C>(count);
     left_ -= count;
     position_ += count;
     // The lane's place: its head and its piece of a row. Keys come on top.
-    k_ = static_cast<const T*>(p.k.data) + head_ * p.k.head_stride + lane() % kChunks * 8;
-    v_ = static_cast<const T*>(p.v.data) + head_ * p.v.head_stride + lane() % kChunks * 8;
+    k_ = static_cast<const T*>(p.k.data) + head_ * p.k.head_stride + lane() % kChunks * kOfChunk;
+    v_ = static_cast<const T*>(p.v.data) + head_ * p.v.head_stride + lane() % kChunks * kOfChunk;
+    if constexpr (C::kQuantized) scale_head_ = head_;
     ++head_;
     if (!p.page_size) {
       slot_ = cache_slot(p, batch_);
-      begin_ = p.cu_seqlens_kv.data ? static_cast<int>(sequence_of(p, batch_).kv_begin) : 0;
+      begin_ = span.band.kv_begin;
     }
-    find_page();
+    page_ = page_of(key_);
+    next_page_ = page_of(key_ + C::kTileKeys);
   }
 
-  // Where the lane's key of the next step lies: read one step early.
-  __device__ __forceinline__ void find_page() {
+  // Where the lane's key of a group lies: read two steps early.
+  __device__ __forceinline__ int page_of(int key0) const {
     const ForwardParams& p = args_.params;
-    if (!p.page_size || see_last_ == 0) return;
-    const int key = min(max(key_ + lane() % C::kKeys, see_first_), see_last_ - 1);
-    page_ = static_cast<const int32_t*>(p.page_table.data)[batch_ * p.page_table.batch_stride +
-                                                           args_.page.divide(key) * p.page_table.row_stride];
+    if (!p.page_size || see_last_ == 0) return 0;
+    const int key = min(max(key0 + lane() % C::kKeys, see_first_), see_last_ - 1);
+    return static_cast<const int32_t*>(p.page_table.data)[batch_ * p.page_table.batch_stride +
+                                                          args_.page.divide(key) * p.page_table.row_stride];
   }
 
-  // Indices of a key on the first two dimensions of k and v; in pages, of the page that find_page has read.
+  // Indices of a key on the first two dimensions of k and v; in pages, of the page that was read for it.
   __device__ __forceinline__ void find_key(int key, int64_t* block, int64_t* row) const {
     const ForwardParams& p = args_.params;
     *block = slot_;
@@ -157,8 +169,9 @@ class Loader {
     find_key(key0 + lane() % C::kKeys, &block, &row);
     const int64_t k_at = block * p.k.batch_stride + row * p.k.row_stride;
     const int64_t v_at = block * p.v.batch_stride + row * p.v.row_stride;
-    const int left_k = static_cast<int>(p.head_dim) - lane() % kChunks * 8;
-    const int left_v = static_cast<int>(p.head_dim_v) - lane() % kChunks * 8;
+    constexpr int kBytes = sizeof(T);
+    const int left_k = static_cast<int>(p.head_dim) - lane() % kChunks * kOfChunk;
+    const int left_v = static_cast<int>(p.head_dim_v) - lane() % kChunks * kOfChunk;
 #pragma unroll 4
     for (int i = 0; i < kCopies; ++i) {
       const int row_of_copy = i * kRowsAtOnce + lane() / kChunks, key = key0 + row_of_copy;
@@ -167,8 +180,8 @@ class Loader {
       int of_k = 16, of_v = 16;
       if (!kWhole) {
         const bool seen = key >= see_first_ && key < see_last_;
-        of_k = seen ? min(max(2 * left_k, 0), 16) : 0;
-        of_v = seen ? min(max(2 * left_v, 0), 16) : 0;
+        of_k = seen ? min(max(kBytes * left_k, 0), 16) : 0;
+        of_v = seen ? min(max(kBytes * left_v, 0), 16) : 0;
         if (of_k == 0) k = static_cast<const T*>(p.q.data);
         if (of_v == 0) v = static_cast<const T*>(p.q.data);
       }
@@ -177,17 +190,33 @@ class Loader {
     }
   }
 
+  // Half of the lanes for K, half for V, a key each; the nearest seen one's where it is not seen.
+  __device__ __forceinline__ void copy_scales(float (*s_scale)[C::kKeys], int key0) const {
+    const ForwardParams& p = args_.params;
+    const bool of_v = lane() >= C::kKeys;
+    const CacheScales& scales = of_v ? p.v_scales : p.k_scales;
+    if (!scales.data) return;
+    const int key = min(max(key0 + lane() % C::kKeys, see_first_), see_last_ - 1);
+    int64_t block, row;
+    find_key(key, &block, &row);
+    const int group = p.scale_rows ? args_.scale_rows.divide(static_cast<int>(row) - begin_) : 0;
+    ptx::cp_async_4(ptx::shared_address(&s_scale[of_v][lane() % C::kKeys]),
+                    scales.data + block * scales.block_stride + group * scales.group_stride +
+                        scale_head_ * scales.head_stride,
+                    4);
+  }
+
   static constexpr int kPieces = sizeof(SplitShared<C>::pieces) / sizeof(Piece);
 
   const SplitArgs& args_;
   SplitShared<C>& shared_;
   const T *k_ = nullptr, *v_ = nullptr;
   int64_t slot_ = 0;
-  int begin_ = 0, page_ = 0;
+  int begin_ = 0, page_ = 0, next_page_ = 0;
   int left_, position_, entry_, skip_;  // of the line from here on; `skip_` steps of the first entry
   int batch_ = 0, see_first_ = 0, see_last_ = 0;  // of the unit
-  int key_ = 0, steps_ = 0;                       // the warp's next one of it, and steps left
-  int head_ = 0, number_ = 0;
+  int key_ = 0, last_ = 0, steps_ = 0;            // of the piece: the warp's next key, its end, steps left
+  int head_ = 0, number_ = 0, scale_head_ = 0;
   bool fresh_ = true, ended_ = false;
 };
 

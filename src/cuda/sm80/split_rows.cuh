@@ -8,13 +8,11 @@
 namespace tilewise::sm80 {
 
 struct Unit {
-  tile::Work w;  // of the sequence; head and row are of no row yet
+  const tile::SequenceBand& w;
   int32_t kv_head, row0, rows;
 
-  __device__ __forceinline__ Unit(const SplitArgs& args, const Span& s, int head)
-      : kv_head(head), row0(s.q_tile * cuda::kSplitRows), rows(s.rows) {
-    look_at_sequence(w, args.params, s.batch);
-  }
+  __device__ __forceinline__ Unit(const Span& s, int head)
+      : w(s.band), kv_head(head), row0(s.q_tile * cuda::kSplitRows), rows(s.rows) {}
   __device__ __forceinline__ int query(const SplitArgs& args, int r) const {
     return args.group.divide(row0 + r);
   }
@@ -26,23 +24,28 @@ struct Unit {
 
 // Key by key, by a whole warp: what tile/exact.cuh is for, wherever the keys lie. 32 columns at a time, so
 // that it needs few registers of its caller.
-template <typename T>
+template <typename T, typename Stored>
 __device__ __noinline__ void exact_row(const ForwardParams& p, int batch, int head, int kv_head, int query) {
   const int lane = threadIdx.x % 32;
-  tile::Work w;
-  look_at_sequence(w, p, batch);
-  Sequence place;
-  place.kv_begin = w.kv_begin;
+  const Sequence place = sequence_of(p, batch);
+  tile::SequenceBand w;
+  w.take(p, place, batch, head);
   const auto row_of = [&](const RowTensor& t, int key) {
     const KeyRun run = key_run(p, place, batch, key, 1);
-    return static_cast<const T*>(t.data) + t.at(run.block, run.row, kv_head);
+    return static_cast<const Stored*>(t.data) + t.at(run.block, run.row, kv_head);
+  };
+  const auto scale_of = [&](const CacheScales& scales, int key) {
+    if constexpr (sizeof(Stored) > 1) return 1.0f;
+    const KeyRun run = key_run(p, place, batch, key, 1);
+    return scales.at(run.block, scale_group(p, place, run), kv_head);
   };
   const int first = w.lo(query), last = query < w.len_q ? w.hi(query) : first;
   const float slope = p.alibi_slope(batch, head);
   const T* g_q = static_cast<const T*>(p.q.data) + p.q.at(batch, w.q_begin + query, head);
   const auto score = [&](int key) {
     const float distance = fabsf(static_cast<float>(query + w.q_offset - key)) + w.beyond;
-    return (tile::exact_score(p, g_q, row_of(p.k, key)) - slope * distance) * kLog2E;
+    const float product = tile::exact_score(p, g_q, row_of(p.k, key), scale_of(p.k_scales, key));
+    return (product - slope * distance) * kLog2E;
   };
   float top = kNegativeInfinity;
 #pragma unroll 1
@@ -64,7 +67,8 @@ __device__ __noinline__ void exact_row(const ForwardParams& p, int batch, int he
       for (int i = 0; i < 32 && base + i < last; ++i) {
         const float of_key = __shfl_sync(~0u, weight, i);
         if (__float_as_uint(of_key) == 0x80000000u || column >= p.head_dim_v) continue;
-        const float value = static_cast<float>(row_of(p.v, base + i)[column]);
+        const float value =
+            static_cast<float>(row_of(p.v, base + i)[column]) * scale_of(p.v_scales, base + i);
         o += seen_weight(of_key, value) * value;
       }
     }
@@ -99,7 +103,8 @@ __device__ __forceinline__ void write_row(const SplitArgs& args, const Unit& u, 
   float probe = sum * 0.0f;
 #pragma unroll
   for (int i = 0; i < C::kColumns; ++i) probe += r_o[i] * 0.0f;
-  if (__any_sync(~0u, probe != 0.0f) && real) return exact_row<T>(p, u.w.batch, head, u.kv_head, query);
+  if (__any_sync(~0u, probe != 0.0f) && real)
+    return exact_row<T, typename C::Stored>(p, u.w.batch, head, u.kv_head, query);
   const bool sees = real && sum != 0.0f;
   const float sink = p.sinks && real ? p.sinks[head * p.sinks_stride] : kNegativeInfinity;
   // The sink is one more weight; the larger of the two maxima is the common one.

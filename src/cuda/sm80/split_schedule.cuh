@@ -1,5 +1,5 @@
 // Who walks which keys, from lengths that only the device knows. A unit is a tile of 16 rows of one key head;
-// units stand in one line, each as long as the key tiles (steps) that its rows see, and every block takes an
+// units stand in one line, each as long as the groups of 16 keys that its rows see, and every block takes an
 // equal piece of the line: skewed batches are as balanced as uniform ones. Each block finds its own place;
 // the line is never stored.
 #ifndef TILEWISE_CUDA_SM80_SPLIT_SCHEDULE_H_
@@ -7,17 +7,15 @@
 
 #include "core/cache.h"
 #include "cuda/sm80/split_args.cuh"
-#include "cuda/tile/work.cuh"
 
 namespace tilewise::sm80 {
 
-// What tile/work.cuh says of a whole sequence.
-__device__ __forceinline__ void look_at_sequence(tile::Work& w, const ForwardParams& p, int batch) {
-  tile::make_work<1 << 30, 1>(w, p, batch, 0, 0);
-}
+// Groups of the shortest piece that a block is started for: fewer would end in more parts to join than they
+// save.
+constexpr int kLeastShare = 4;
 
 template <typename C>
-__device__ __forceinline__ Span span_of(const SplitArgs& args, int entry, int chunks) {
+__host__ __device__ __forceinline__ Span span_of(const SplitArgs& args, int entry, int chunks) {
   const ForwardParams& p = args.params;
   Span s;
   s.chunk = 0;
@@ -26,17 +24,18 @@ __device__ __forceinline__ Span span_of(const SplitArgs& args, int entry, int ch
     rest = entry / chunks;
     s.chunk = entry - rest * chunks;
   }
-  s.batch = rest / args.q_tiles;
-  s.q_tile = rest - s.batch * args.q_tiles;
-  tile::Work w;
-  look_at_sequence(w, p, s.batch);
+  const int batch = args.q_tiles == 1 ? rest : rest / args.q_tiles;
+  s.q_tile = rest - batch * args.q_tiles;
+  const Sequence sequence = sequence_of(p, batch);
+  s.band.take(p, sequence, batch, 0);
   const int group = static_cast<int>(args.group.divisor), row0 = s.q_tile * C::kRows;
-  s.rows = min(max(w.rows_q * group - row0, 0), C::kRows);
+  s.rows = min(max(static_cast<int>(sequence.rows_q) * group - row0, 0), C::kRows);
   s.see_first = s.see_last = 0;
-  const int first = args.group.divide(row0), last = min(args.group.divide(row0 + s.rows - 1), w.len_q - 1);
+  const int first = args.group.divide(row0);
+  const int last = min(args.group.divide(row0 + s.rows - 1), s.band.len_q - 1);
   if (s.rows > 0 && first <= last) {
-    s.see_first = max(w.lo(first), 0);
-    s.see_last = w.hi(last);
+    s.see_first = max(s.band.lo(first), 0);
+    s.see_last = s.band.hi(last);
     if (chunks) {
       constexpr int kChunk = static_cast<int>(cuda::kSplitChunk);
       s.see_first = max(s.see_first, s.chunk * kChunk);
@@ -44,10 +43,21 @@ __device__ __forceinline__ Span span_of(const SplitArgs& args, int entry, int ch
     }
     if (s.see_last <= s.see_first) s.see_first = s.see_last = 0;
   }
-  s.tile_first = s.see_first / C::kTileKeys;
-  s.tiles = (s.see_last + C::kTileKeys - 1) / C::kTileKeys - s.tile_first;
-  if (s.tiles == 0 && s.rows > 0 && chunks == 0) s.tiles = 1;
+  // Where cuts are fixed a key's warp follows from the key alone.
+  s.first = chunks ? s.see_first / C::kTileKeys * C::kWarps : s.see_first / C::kKeys;
+  s.groups = (s.see_last + C::kKeys - 1) / C::kKeys - s.first;
+  if (s.see_last == 0) s.groups = s.rows > 0 && chunks == 0 ? 1 : 0;
   return s;
+}
+
+// Of a piece: where its keys end, and the steps that every warp makes.
+template <typename C>
+__device__ __forceinline__ int piece_last(const Span& s, int at, int count) {
+  return min(s.see_last, (s.first + at + count) * C::kKeys);
+}
+template <typename C>
+__device__ __forceinline__ int steps_of(int count) {
+  return (count + C::kWarps - 1) / C::kWarps;
 }
 
 // Sum over the block; every thread gets it. `before`: of the threads before this one.
@@ -73,32 +83,41 @@ __device__ __forceinline__ int scan_block(SplitShared<C>& shared, int mine, int*
   return all;
 }
 
-// Steps that each block takes.
+// Groups that each block takes.
 __device__ __forceinline__ int share_of(int total) {
-  return static_cast<int>((static_cast<uint32_t>(total) + gridDim.x - 1) / gridDim.x);
+  return max(kLeastShare, static_cast<int>((static_cast<uint32_t>(total) + gridDim.x - 1) / gridDim.x));
 }
 
-// Steps of the line, and where this block begins in it, if it does: once over all entries to count, and once
+// Groups of the line, and where this block begins in it, if it does: once over all entries to count, and once
 // to find.
 template <typename C>
 __device__ __forceinline__ bool find_share(const SplitArgs& args, SplitShared<C>& shared) {
   const int heads = static_cast<int>(args.params.heads_kv);
-  int total = 0, begin = 0, passed = 0, tiles = 0, before = 0, sum = 0;
+  if (args.uniform) {
+    const int total = args.total, begin = share_of(total) * static_cast<int>(blockIdx.x);
+    if (begin >= total) return false;
+    const int entry = args.heads.divide(args.span_groups.divide(begin));
+    if (threadIdx.x % 32 == 0)  // by all warps the same
+      shared.found = {total, entry, begin - entry * args.span.groups * heads};
+    __syncwarp();
+    return true;
+  }
+  int total = 0, begin = 0, passed = 0, groups = 0, before = 0, sum = 0;
 #pragma unroll 1
   for (int pass = 0; pass < 2; ++pass) {
 #pragma unroll 1
     for (int base = 0; base < args.entries; base += C::kThreads) {
       const int entry = base + static_cast<int>(threadIdx.x);
       if (pass == 0 || args.entries > C::kThreads) {
-        tiles = entry < args.entries ? span_of<C>(args, entry, args.chunks).tiles : 0;
-        sum = scan_block(shared, tiles * heads, &before);
+        groups = entry < args.entries ? span_of<C>(args, entry, args.chunks).groups : 0;
+        sum = scan_block(shared, groups * heads, &before);
       }
       if (pass == 0) {
         total += sum;
         continue;
       }
       const int start = passed + before;
-      if (tiles > 0 && begin >= start && begin < start + tiles * heads)
+      if (groups > 0 && begin >= start && begin < start + groups * heads)
         shared.found = {total, entry, begin - start};
       passed += sum;
       if (passed > begin) break;

@@ -17,18 +17,20 @@
 #include "cuda/ptx/registers.cuh"
 #include "cuda/sm90/backward_consumer.cuh"
 #include "cuda/sm90/backward_producer.cuh"
+#include "cuda/sm90/backward_storer.cuh"
+#include "cuda/sm90/backward_wide_consumer.cuh"
 
 namespace tilewise::sm90 {
 
 template <typename C>
-__device__ __forceinline__ void init_barriers(BackwardShared<C>& s) {
+__device__ __forceinline__ void init_barriers(SharedOf<C>& s) {
   constexpr int kWarps = 4 * C::kConsumers;
   ptx::mbarrier_init(&s.k_full, 1);
   ptx::mbarrier_init(&s.v_full, 1);
   ptx::mbarrier_init(&s.k_empty, kWarps);
-  ptx::mbarrier_init(&s.v_empty, kWarps);
+  ptx::mbarrier_init(&s.v_empty, C::kWide ? 4 : kWarps);
   for (int i = 0; i < C::kQStages; ++i) {
-    ptx::mbarrier_init(&s.q_full[i], 3);
+    ptx::mbarrier_init(&s.q_full[i], 1 + C::kRowWarps);
     ptx::mbarrier_init(&s.q_empty[i], kWarps);
   }
   for (int i = 0; i < C::kOStages; ++i) {
@@ -36,12 +38,21 @@ __device__ __forceinline__ void init_barriers(BackwardShared<C>& s) {
     ptx::mbarrier_init(&s.dout_empty[i], kWarps);
   }
   for (int i = 0; i < C::kScoreStages; ++i) {
-    ptx::mbarrier_init(&s.ds_full[i], kWarps);
+    ptx::mbarrier_init(&s.ds_full[i], C::kWide ? 4 : kWarps);
     ptx::mbarrier_init(&s.ds_empty[i], kWarps);
+  }
+  if constexpr (C::kWide) {
+    ptx::mbarrier_init(&s.p_full, 4);
+    ptx::mbarrier_init(&s.p_empty, 4);
+  } else {
+    for (int i = 0; i < C::kSumStages; ++i) {
+      ptx::mbarrier_init(&s.dq_full[i], kWarps);
+      ptx::mbarrier_init(&s.dq_empty[i], 1);
+    }
   }
   for (int i = 0; i < kWorkSlots; ++i) {
     ptx::mbarrier_init(&s.work_full[i], 1);
-    ptx::mbarrier_init(&s.work_empty[i], kWarps + 3);
+    ptx::mbarrier_init(&s.work_empty[i], kWarps + 1 + C::kRowWarps + C::kStorers);
   }
   ptx::mbarrier_init(&s.nearly_done, 1);
   ptx::mbarrier_init_fence();
@@ -50,7 +61,7 @@ __device__ __forceinline__ void init_barriers(BackwardShared<C>& s) {
 template <typename C>
 __global__ void __launch_bounds__(C::kThreads, 1) backward(const __grid_constant__ BackwardArgs args) {
   extern __shared__ __align__(tile::kSwizzleAlignment) uint8_t s_bytes[];
-  auto& shared = *reinterpret_cast<BackwardShared<C>*>(s_bytes);
+  auto& shared = *reinterpret_cast<SharedOf<C>*>(s_bytes);
   if (threadIdx.x == 0) init_barriers<C>(shared);
   __syncthreads();
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
@@ -65,17 +76,32 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward(const __grid_constant
       ptx::tma_prefetch_map(&args.v.map);
       BackwardProducer<C> producer{args, shared};
       producer.run();
-    } else if (warp == 1 || warp == 2) {
+    } else if (warp == 1 || warp == C::kRowWarps) {
       RowReader<C> reader{args, shared, 32 * (warp - 1) + lane};
       reader.run();
+    } else if (warp == 2) {
+      if constexpr (C::kStorers > 0) {
+        if (ptx::elect_one()) {
+          SumStorer<C> storer{args, shared};
+          storer.run();
+        }
+      }
     } else if (warp == 3 && ptx::elect_one()) {
       Scheduler<C> scheduler{args, shared};
       scheduler.run();
     }
   } else {
     ptx::take_registers<C::kConsumerRegisters>();
-    BackwardConsumer<C> consumer{args, shared, group - 1, warp - 4, lane};
-    consumer.run();
+    if constexpr (!C::kWide) {
+      BackwardConsumer<C> consumer{args, shared, group - 1, warp - 4, lane};
+      consumer.run();
+    } else if (group == 1) {
+      WideConsumer<C, true> consumer{args, shared, warp - 4, lane};
+      consumer.run();
+    } else {
+      WideConsumer<C, false> consumer{args, shared, warp - 8, lane};
+      consumer.run();
+    }
   }
 }
 

@@ -13,10 +13,11 @@
 #define TILEWISE_CUDA_SM90_BACKWARD_CONSUMER_H_
 
 #include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/global.cuh"
 #include "cuda/ptx/matrix.cuh"
 #include "cuda/ptx/registers.cuh"
-#include "cuda/sm90/backward_args.cuh"
 #include "cuda/sm90/backward_config.cuh"
+#include "cuda/sm90/backward_score.cuh"
 #include "cuda/tile/clear.cuh"
 #include "cuda/tile/product.cuh"
 #include "cuda/tile/softmax.cuh"
@@ -29,14 +30,10 @@ constexpr int kClearBarrier = 1;  // + warpgroup
 template <typename C>
 struct BackwardConsumer {
   using T = typename C::Element;
+  using Walk = tile::QueryWalk<C::kOrdered>;
   static constexpr int kScores = C::kTileM / 2;  // fp32 registers of S or dP
-
-  // Where this warp's piece of a tile of dQ goes and, ordered, how many others must have been there before.
-  struct Sum {
-    float* g_to;
-    uint32_t place;  // of g_turns
-    uint32_t turn;
-  };
+  // Rounded weights beside what becomes dS and dP do not fit: dV goes before dP.
+  static constexpr bool kEarlyValues = C::kShaped && C::kTight;
 
   const BackwardArgs& args;
   BackwardShared<C>& shared;
@@ -48,7 +45,6 @@ struct BackwardConsumer {
   Ring<C::kOStages> dout;
   Ring<C::kScoreStages> ds, ds_before;  // next to write; next to multiply
   Ring<kWorkSlots> slot;
-  uint32_t signal = ~0u;  // whose turn ends when the last addition is done
   float r_dk[C::kDim / 2], r_dv[C::kDim / 2];
 
   __device__ __forceinline__ void run() {
@@ -64,7 +60,7 @@ struct BackwardConsumer {
       if (lane == 0) ptx::mbarrier_arrive(&shared.work_empty[slot.at()]);
       slot.advance();
     }
-    ptx::bulk_wait();
+    if (!C::kOrdered) ptx::bulk_wait();
   }
 
  private:
@@ -73,22 +69,8 @@ struct BackwardConsumer {
     if (lane == 0) ptx::mbarrier_arrive(empty);
   }
 
-  // Where the walk over query heads and their tiles stands.
-  struct Walk {
-    int tile, head, left;  // left: tiles after this one
-  };
-
-  __device__ __forceinline__ void forward(Walk& at, const tile::KeyWork& w) {
-    --at.left;
-    if (++at.tile == w.tile_last) {
-      at.tile = w.tile_first;
-      ++at.head;
-    }
-  }
-
   __device__ __forceinline__ void sweep(const tile::KeyWork& w) {
-    const int heads = args.queries_per_key_head;
-    Walk at = {w.tile_first, w.head * heads, heads * (w.tile_last - w.tile_first) - 1};
+    Walk at(w, args.queries_per_key_head);
     Walk before = at;
     uint32_t r_p[kScores / 2], r_ds[kScores / 2];
     ptx::mbarrier_wait(&shared.k_full, kv.phase());
@@ -99,8 +81,8 @@ struct BackwardConsumer {
       issue_s(w, at, r_s);
       ptx::mbarrier_wait(&shared.v_full, kv.phase());
       if (edge) clear(shared.v, w);
-      issue_dp(w, at, r_dp);
-      ptx::wgmma_wait<1>();
+      if (!kEarlyValues) issue_dp(w, at, r_dp);
+      ptx::wgmma_wait<kEarlyValues ? 0 : 1>();
       ptx::pin(r_s);
       take_scores(w, at, r_s, r_dp, r_p, r_ds);
     }
@@ -131,26 +113,24 @@ struct BackwardConsumer {
   __device__ __forceinline__ void step(const tile::KeyWork& w, Walk& at, Walk& before,
                                        uint32_t (&r_p)[kScores / 2], uint32_t (&r_ds)[kScores / 2]) {
     float r_dq[32], r_s[kScores], r_dp[kScores];
-    issue_dv(r_p);
+    if (!kEarlyValues) issue_dv(r_p);
     if (!kFirst) issue_dq(r_dq);
     issue_dk(r_ds);
     ptx::wgmma_wait<1>();
-    release(&shared.dout_empty[dout.at()]);
-    dout.advance();
+    if (!kEarlyValues) leave_dout();
     const Walk due = before;
     before = at;
     const uint32_t stage = q.at();
     q.advance();
-    forward(at, w);
+    at.next(w);
     issue_s(w, at, r_s);
     if (!kFirst) {
       ptx::pin(r_dq);
-      leave_ds();
-      add_queries(r_dq, sum_of(w, due));
+      add_queries(r_dq, w, due);
     }
     if (C::kTight) ptx::wgmma_wait<1>();
-    issue_dp(w, at, r_dp);
-    ptx::wgmma_wait<1>();
+    if (!kEarlyValues) issue_dp(w, at, r_dp);
+    ptx::wgmma_wait<kEarlyValues ? 0 : 1>();
     ptx::pin(r_s);
     release(&shared.q_empty[stage]);
     take_scores(w, at, r_s, r_dp, r_p, r_ds);
@@ -161,48 +141,53 @@ struct BackwardConsumer {
                                             const uint32_t (&r_p)[kScores / 2],
                                             const uint32_t (&r_ds)[kScores / 2]) {
     float r_dq[32];
-    issue_dv(r_p);
+    if (!kEarlyValues) issue_dv(r_p);
     if (!kFirst) issue_dq(r_dq);
     issue_dk(r_ds);
     ptx::wgmma_wait<0>();
     ptx::pin(r_dk);
     ptx::pin(r_dv);
-    release(&shared.dout_empty[dout.at()]);
-    dout.advance();
+    if (!kEarlyValues) leave_dout();
     release(&shared.q_empty[q.at()]);
     q.advance();
     if (!kFirst) {
       ptx::pin(r_dq);
-      leave_ds();
-      add_queries(r_dq, sum_of(w, before));
+      add_queries(r_dq, w, before);
     }
     issue_dq(r_dq);
     ptx::wgmma_wait<0>();
     ptx::pin(r_dq);
     release(&shared.k_empty);
-    leave_ds();
-    add_queries(r_dq, sum_of(w, at));
-    end_turn();
+    add_queries(r_dq, w, at);
   }
 
   // S is done and dP under way: both become the operands of dV, dK and dQ.
   __device__ __forceinline__ void take_scores(const tile::KeyWork& w, const Walk& at, float (&r_s)[kScores],
                                               float (&r_dp)[kScores], uint32_t (&r_p)[kScores / 2],
                                               uint32_t (&r_ds)[kScores / 2]) {
-    weigh(w, at, q.at(), r_s);
+    weigh(w, at, r_s, r_p);
+    if (kEarlyValues) {
+      wait_dout(w, at);
+      issue_dv(r_p);
+      ptx::wgmma_wait<0>();
+      ptx::pin(r_dv);
+      issue_dp(w, at, r_dp);
+    }
     ptx::wgmma_wait<0>();
     ptx::pin(r_dp);
+    if (kEarlyValues) leave_dout();
     if (at.left == 0) release(&shared.v_empty);
     const float* s_delta = shared.delta[q.at()] + 2 * (lane % 4);
 #pragma unroll
     for (int j = 0; j < kScores / 4; ++j) {
+      if (C::kTight && j % 4 == 0) ptx::in_order();
       const float2 delta = *reinterpret_cast<const float2*>(s_delta + 8 * j);
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         r_dp[4 * j + i] = r_s[4 * j + i] * (r_dp[4 * j + i] - (i % 2 ? delta.y : delta.x));
 #pragma unroll
       for (int i = 2 * j; i < 2 * j + 2; ++i) {
-        r_p[i] = ptx::pack<T>(r_s[2 * i], r_s[2 * i + 1]);
+        if (!C::kShaped) r_p[i] = ptx::pack<T>(r_s[2 * i], r_s[2 * i + 1]);
         r_ds[i] = ptx::pack<T>(r_dp[2 * i], r_dp[2 * i + 1]);
       }
     }
@@ -219,17 +204,21 @@ struct BackwardConsumer {
                                               true);
   }
 
-  __device__ __forceinline__ void issue_dp(const tile::KeyWork& w, const Walk& at, float (&r_dp)[kScores]) {
+  __device__ __forceinline__ void wait_dout(const tile::KeyWork& w, const Walk& at) {
     ptx::mbarrier_wait(&shared.dout_full[dout.at()], dout.phase());
     if (is_edge(w, at.tile)) clear_queries(shared.dout[dout.at()], w, at.tile);
+  }
+
+  __device__ __forceinline__ void leave_dout() {
+    release(&shared.dout_empty[dout.at()]);
+    dout.advance();
+  }
+
+  __device__ __forceinline__ void issue_dp(const tile::KeyWork& w, const Walk& at, float (&r_dp)[kScores]) {
+    if (!kEarlyValues) wait_dout(w, at);
     tile::issue_scores<T, C::kTileM, C::kDim, C::kTileN>(
         r_dp, ptx::uniform(C::KTile::k_major(shared.v + group * 64 * 128)),
         ptx::uniform(C::QTile::k_major(shared.dout[dout.at()])));
-  }
-
-  __device__ __forceinline__ void leave_ds() {
-    release(&shared.ds_empty[ds_before.at()]);
-    ds_before.advance();
   }
 
   __device__ __forceinline__ bool is_edge(const tile::KeyWork& w, int tile) const {
@@ -253,30 +242,35 @@ struct BackwardConsumer {
         r_dq, ptx::uniform(C::ScoreTile::mn_major(s_ds)), ptx::uniform(C::KTile::mn_major(s_k)));
   }
 
-  // Scores become weights.
-  __device__ __forceinline__ void weigh(const tile::KeyWork& w, const Walk& at, uint32_t stage,
-                                        float (&r_s)[kScores]) {
-    const float* s_shift = shared.weight_shift[stage] + 2 * (lane % 4);
-#pragma unroll
-    for (int j = 0; j < kScores / 4; ++j) {
-      const float2 shift = *reinterpret_cast<const float2*>(s_shift + 8 * j);
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        r_s[4 * j + i] =
-            ptx::exp2_approx(__fmaf_rn(r_s[4 * j + i], args.scale_log2, i % 2 ? shift.y : shift.x));
+  // Scores become weights, and shaped ones, which are then times the softcap's derivative, rounded too.
+  __device__ __forceinline__ void weigh(const tile::KeyWork& w, const Walk& at, float (&r_s)[kScores],
+                                        uint32_t (&r_p)[kScores / 2]) {
+    const int thread = C::kTight ? ptx::thread_afresh() - 128 : 32 * warp + lane;
+    const int row = at.tile * C::kTileM, key = w.key + thread / 32 * 16 + thread % 32 / 4;
+    const int column = 2 * (thread % 4);
+    const float* s_shift = shared.weight_shift[q.at()] + column;
+    if constexpr (C::kShaped) {
+      weigh_shaped<T>(r_s, r_p, args, w, at.head, row, key, column, s_shift, [&](int j, float4 weights) {
+        r_s[4 * j] = weights.x;
+        r_s[4 * j + 1] = weights.y;
+        r_s[4 * j + 2] = weights.z;
+        r_s[4 * j + 3] = weights.w;
+      });
+    } else {
+      tile::weigh_keys(r_s, s_shift, args.scale_log2);
+      if (!w.is_full(at.tile)) tile::hide_keys(r_s, w, row, key, column);
     }
-    if (!w.is_full(at.tile))
-      tile::hide_keys(r_s, w, at.tile * C::kTileM, w.key + 16 * warp + lane / 4, 2 * (lane % 4));
   }
 
   // dS to shared memory, [key, query].
   __device__ __forceinline__ void hand_over(const uint32_t (&r_ds)[kScores / 2]) {
     ptx::mbarrier_wait(&shared.ds_empty[ds.at()], ds.phase() ^ 1);
     const uint32_t s_ds = ptx::shared_address(shared.ds[ds.at()]);
-    const int row = 16 * warp + lane % 16;
+    const int thread = C::kTight ? ptx::thread_afresh() - 128 : 32 * warp + lane;
+    const int row = thread / 32 * 16 + thread % 16;
 #pragma unroll
     for (int i = 0; i < kScores / 8; ++i)
-      ptx::stmatrix_x4(s_ds + C::ScoreTile::chunk_offset(row, 2 * i + lane / 16), r_ds[4 * i],
+      ptx::stmatrix_x4(s_ds + C::ScoreTile::chunk_offset(row, 2 * i + thread % 32 / 16), r_ds[4 * i],
                        r_ds[4 * i + 1], r_ds[4 * i + 2], r_ds[4 * i + 3]);
     ptx::fence_async_shared();
     __syncwarp();
@@ -284,38 +278,34 @@ struct BackwardConsumer {
     ds.advance();
   }
 
-  __device__ __forceinline__ Sum sum_of(const tile::KeyWork& w, const Walk& at) const {
-    const int columns = group == 0 ? 64 : C::kLastColumns;
-    const int64_t row = at.head * args.scratch_rows.rows + w.scratch_row;
-    Sum sum = {};
-    sum.g_to = args.g_dq + row * C::kDim + static_cast<int64_t>(at.tile) * C::kTileFloats +
-               group * C::kGroupFloats + warp % 4 * 16 * columns;
-    if constexpr (C::kOrdered) {
-      sum.place = static_cast<uint32_t>((row / C::kTileM + at.tile) * 4 * C::kConsumers + warp);
-      sum.turn = w.tiles_behind<C::kTileM, C::kTileN>(at.tile);
-    }
-    return sum;
-  }
-
-  // The addition before is in memory: lets the next key tile add to its rows.
-  __device__ __forceinline__ void end_turn() {
-    if (!C::kOrdered || lane != 0 || signal == ~0u) return;
-    ptx::bulk_wait();
-    __threadfence();
-    atomicAdd(args.g_turns + signal, 1);
-    signal = ~0u;
-  }
-
-  // Adds a fragment to the sums in memory.
-  __device__ __forceinline__ void add_queries(const float (&r_dq)[32], const Sum& sum) {
+  // Leaves the tile of dS, and adds the fragment of dQ to the sums in memory or, ordered, leaves it to the
+  // storer.
+  __device__ __forceinline__ void add_queries(const float (&r_dq)[32], const tile::KeyWork& w,
+                                              const Walk& of) {
+    const Ring<C::kSumStages> dq = {ds_before.count};
+    release(&shared.ds_empty[ds_before.at()]);
+    ds_before.advance();
     if (args.g_dq == nullptr) return;
-    float* s_dq = shared.dq[warp];
+    const bool last = C::kLastColumns < 64 && group != 0;
+    const int columns = last ? C::kLastColumns : 64;
+    const int piece = group * C::kGroupFloats + warp % 4 * 16 * columns;
+    if constexpr (C::kDirect) {
+      const int64_t row = of.head * args.scratch_rows.rows + w.scratch_row;
+      float* g_to =
+          args.g_dq + row * C::kDim + static_cast<int64_t>(of.tile) * C::kTileFloats + piece + 4 * lane;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        if (last && i >= C::kLastColumns / 8) continue;
+        ptx::add_vector(g_to + 128 * i, r_dq[4 * i], r_dq[4 * i + 1], r_dq[4 * i + 2], r_dq[4 * i + 3]);
+      }
+      return;
+    }
+    float* s_dq = shared.dq[dq.at()] + piece;
     if (C::kOrdered)
-      end_turn();
+      ptx::mbarrier_wait(&shared.dq_empty[dq.at()], dq.phase() ^ 1);
     else if (lane == 0)
       ptx::bulk_wait_read();
     __syncwarp();
-    const bool last = C::kLastColumns < 64 && group != 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       if (last && i >= C::kLastColumns / 8) continue;
@@ -324,14 +314,12 @@ struct BackwardConsumer {
     }
     ptx::fence_async_shared();
     __syncwarp();
-    if (lane == 0) {
-      if (C::kOrdered) {
-        while (*static_cast<volatile uint32_t*>(args.g_turns + sum.place) != sum.turn) {
-        }
-        __threadfence();
-        signal = sum.place;
-      }
-      ptx::bulk_add(sum.g_to, s_dq, 64 * (last ? C::kLastColumns : 64));
+    if (C::kOrdered) {
+      release(&shared.dq_full[dq.at()]);
+    } else if (lane == 0) {
+      const int64_t row = of.head * args.scratch_rows.rows + w.scratch_row;
+      ptx::bulk_add(args.g_dq + row * C::kDim + static_cast<int64_t>(of.tile) * C::kTileFloats + piece, s_dq,
+                    64 * columns);
       ptx::bulk_commit();
     }
   }

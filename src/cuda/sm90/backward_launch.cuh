@@ -25,23 +25,19 @@ inline int64_t rows_of_scratch(bool packed, int64_t batch, int64_t seqlen, int64
 template <typename C>
 struct BackwardRow {
   static cudaError_t prepare() {
-    const cudaError_t error = cuda::allow_shared(backward<C>, sizeof(BackwardShared<C>));
-    return error == cudaSuccess ? cuda::allow_shared(backward<typename C::Ordered>, sizeof(BackwardShared<C>))
-                                : error;
+    cudaError_t error = allow<false, false>();
+    if (error == cudaSuccess) error = allow<true, false>();
+    if (error == cudaSuccess) error = allow<false, true>();
+    return error == cudaSuccess ? allow<true, true>() : error;
   }
 
-  static const char* cannot(const tilewise_problem& p) {
-    if (p.softcap > 0.0f) return "has no code for softcap";
-    if (p.features & TILEWISE_HAS_ALIBI) return "has no code for ALiBi";
-    if (p.wants & TILEWISE_WANT_DSINKS) return "has no code for dsinks";
-    return nullptr;
-  }
+  static const char* cannot(const tilewise_problem&) { return nullptr; }
 
-  // dQ sums, D and, ordered, a turn for each warp's piece of a tile.
+  // dQ sums, D and, ordered, the turns of each tile.
   static int64_t scratch(const tilewise_problem& p) {
     const int64_t rows =
         rows_of_scratch(p.packed_q != 0, p.batch, p.seqlen_q, p.total_q, C::kTileM) * p.heads_q;
-    const int64_t turns = p.deterministic ? rows / C::kTileM * 4 * C::kConsumers : 0;
+    const int64_t turns = p.deterministic ? rows / C::kTileM * C::kTurns : 0;
     return (rows * (C::kDim + 1) + turns) * static_cast<int64_t>(sizeof(float));
   }
 
@@ -55,9 +51,9 @@ struct BackwardRow {
 
   static tile::Order order_of(const BackwardParams& p) {
     tile::Order order((p.seqlen_kv + C::kTileN - 1) / C::kTileN, p.heads_kv, p.batch);
-    // Under a causal mask the first keys have the most queries.
-    order.last_first = p.deterministic;
-    if (p.window_right >= 0 && p.window_left < 0 && !p.deterministic)
+    // Under a causal mask the first keys have the most queries. Ordered, each key tile of a head follows the
+    // one before by the time that an addition takes: fewer of them run at once where heads walk together.
+    if (p.deterministic || (p.window_right >= 0 && p.window_left < 0))
       order.walk_together(p.seqlen_q * p.group() * (2 * (p.head_dim + p.head_dim_v) + 4 * C::kDim), 1);
     return order;
   }
@@ -96,22 +92,39 @@ struct BackwardRow {
       if (error = cudaGetLastError(); error != cudaSuccess) return error;
     }
     if (args.order.total > 0) {
-      error = p.deterministic ? launch_tiles<typename C::Ordered>(args, call) : launch_tiles<C>(args, call);
+      const bool shaped = p.softcap > 0.0f || p.alibi_slopes != nullptr;
+      if (p.deterministic)
+        error = shaped ? launch_tiles<true, true>(args, call) : launch_tiles<true, false>(args, call);
+      else
+        error = shaped ? launch_tiles<false, true>(args, call) : launch_tiles<false, false>(args, call);
       if (error != cudaSuccess) return error;
     }
     if (query_tiles > 0 && args.g_dq) {
       backward_after<C><<<query_tiles, kRowThreads, 0, call.stream>>>(args);
       error = cudaGetLastError();
     }
+    if (error == cudaSuccess && p.dsinks) {
+      backward_sinks<C><<<static_cast<unsigned>(p.heads_q), kRowThreads, 0, call.stream>>>(args);
+      error = cudaGetLastError();
+    }
     return error;
   }
 
  private:
-  template <typename Tiles>
+  template <bool kOrdered, bool kShaped>
+  using Tiles = typename C::template With<kOrdered, kShaped>;
+
+  template <bool kOrdered, bool kShaped>
+  static cudaError_t allow() {
+    using T = Tiles<kOrdered, kShaped>;
+    return cuda::allow_shared(backward<T>, sizeof(SharedOf<T>));
+  }
+
+  template <bool kOrdered, bool kShaped>
   static cudaError_t launch_tiles(const BackwardArgs& args, const cuda::Call& call) {
+    using T = Tiles<kOrdered, kShaped>;
     const int blocks = std::min(args.order.total, call.multiprocessors);
-    return cuda::launch_shared(backward<Tiles>, blocks, C::kThreads, sizeof(BackwardShared<C>), call.stream,
-                               args);
+    return cuda::launch_shared(backward<T>, blocks, T::kThreads, sizeof(SharedOf<T>), call.stream, args);
   }
 };
 

@@ -5,7 +5,7 @@
 
 #include "core/softmax.h"
 #include "cuda/sm90/backward_args.cuh"
-#include "cuda/sm90/backward_config.cuh"
+#include "cuda/sm90/backward_wide_config.cuh"
 #include "cuda/sm90/load_tile.cuh"
 #include "cuda/sm90/tickets.cuh"
 
@@ -18,7 +18,7 @@ constexpr int kQueryTilesOfNotice = 3;
 template <typename C>
 struct Scheduler {
   const BackwardArgs& args;
-  BackwardShared<C>& shared;
+  SharedOf<C>& shared;
   Ring<kWorkSlots> slot;
   uint32_t notices = 0;
 
@@ -27,13 +27,13 @@ struct Scheduler {
     while (index < static_cast<uint32_t>(args.order.total)) {
       int batch, head, tile_key;
       args.order.find(index, batch, head, tile_key);
-      // A packed sequence that is longer than the plan's bound has further tiles. Ordered, whoever waits for
-      // them waits for work that was handed out before: the first piece takes them all, from the last one.
-      const int first = tile_key, further = args.order.tiles_m;
-      if (C::kOrdered && tile_key == further - 1) tile_key = max(tile_key, last_tile(batch));
+      // A packed sequence that is longer than the plan's bound has further tiles. Ordered, they wait for all
+      // before them, which must have been handed out: the last piece takes them all.
+      const bool last = tile_key == args.order.tiles_m - 1;
       while (const tile::KeyWork* work = publish(batch, head, tile_key)) {
-        tile_key += C::kOrdered ? -1 : further;
-        if (C::kOrdered ? tile_key < first : tile_key * C::kTileN >= work->rows_kv) break;
+        if (C::kOrdered && !last) break;
+        tile_key += C::kOrdered ? 1 : args.order.tiles_m;
+        if (tile_key * C::kTileN >= work->rows_kv) break;
       }
       index = draw_ticket(args.control, index);
     }
@@ -44,11 +44,6 @@ struct Scheduler {
   }
 
  private:
-  __device__ __forceinline__ int last_tile(int batch) const {
-    const Sequence s = sequence_of(args.params, batch);
-    return static_cast<int>((s.rows_kv + C::kTileN - 1) / C::kTileN) - 1;
-  }
-
   // The piece of work as the others see it; null where there is none.
   __device__ __forceinline__ const tile::KeyWork* publish(int batch, int head, int tile_key) {
     ptx::mbarrier_wait(&shared.work_empty[slot.at()], slot.phase() ^ 1);
@@ -68,7 +63,7 @@ struct Scheduler {
 template <typename C>
 struct BackwardProducer {
   const BackwardArgs& args;
-  BackwardShared<C>& shared;
+  SharedOf<C>& shared;
   Ring<1> kv;
   OddRing<C::kQStages> q;
   Ring<C::kOStages> dout;
@@ -90,47 +85,42 @@ struct BackwardProducer {
 
  private:
   __device__ __forceinline__ void load(const tile::KeyWork& w) {
-    const int group = args.queries_per_key_head;
     ptx::mbarrier_wait(&shared.k_empty, kv.phase() ^ 1);
     load_tile<typename C::KTile>(shared.k, args.k, &shared.k_full, ptx::CacheHint::normal, w.kv_begin + w.key,
                                  w.head, w.batch);
-    bool first = true;
-    int left = group * (w.tile_last - w.tile_first);
-    const int notice = min(left, kQueryTilesOfNotice);
-#pragma unroll 1
-    for (int head = w.head * group; head < (w.head + 1) * group; ++head) {
-#pragma unroll 1
-      for (int tile = w.tile_first; tile < w.tile_last; ++tile) {
-        const int row = w.q_begin + tile * C::kTileM;
-        if (left-- == notice) ptx::mbarrier_arrive(&shared.nearly_done);
-        ptx::mbarrier_wait(&shared.q_empty[q.at()], q.phase() ^ 1);
-        load_tile<typename C::QTile>(shared.q[q.at()], args.q, &shared.q_full[q.at()],
-                                     ptx::CacheHint::evict_last, row, head, w.batch);
-        q.advance();
-        if (first) {
-          ptx::mbarrier_wait(&shared.v_empty, kv.phase() ^ 1);
-          load_tile<typename C::KTile>(shared.v, args.v, &shared.v_full, ptx::CacheHint::normal,
-                                       w.kv_begin + w.key, w.head, w.batch);
-          first = false;
-        }
-        ptx::mbarrier_wait(&shared.dout_empty[dout.at()], dout.phase() ^ 1);
-        load_tile<typename C::QTile>(shared.dout[dout.at()], args.dout, &shared.dout_full[dout.at()],
-                                     ptx::CacheHint::evict_last, row, head, w.batch);
-        dout.advance();
+    tile::QueryWalk<C::kOrdered> at(w, args.queries_per_key_head);
+    const int notice = min(at.left, kQueryTilesOfNotice - 1);
+    for (bool first = true;; first = false) {
+      const int row = w.q_begin + at.tile * C::kTileM;
+      if (at.left == notice) ptx::mbarrier_arrive(&shared.nearly_done);
+      ptx::mbarrier_wait(&shared.q_empty[q.at()], q.phase() ^ 1);
+      load_tile<typename C::QTile>(shared.q[q.at()], args.q, &shared.q_full[q.at()],
+                                   ptx::CacheHint::evict_last, row, at.head, w.batch);
+      q.advance();
+      if (first) {
+        ptx::mbarrier_wait(&shared.v_empty, kv.phase() ^ 1);
+        load_tile<typename C::VTile>(shared.v, args.v, &shared.v_full, ptx::CacheHint::normal,
+                                     w.kv_begin + w.key, w.head, w.batch);
       }
+      ptx::mbarrier_wait(&shared.dout_empty[dout.at()], dout.phase() ^ 1);
+      load_tile<typename C::OTile>(shared.dout[dout.at()], args.dout, &shared.dout_full[dout.at()],
+                                   ptx::CacheHint::evict_last, row, at.head, w.batch);
+      dout.advance();
+      if (at.left == 0) break;
+      at.next(w);
     }
     kv.advance();
   }
 };
 
-// Two warps that follow the same work and bring lse and D of every row. Rows that see no key of the tile, and
+// Follows the same work and brings lse and D of every row. Rows that see no key of the tile, and
 // rows without any weight, get P = 0.
 template <typename C>
 struct RowReader {
-  static constexpr int kRows = C::kTileM / 64;  // of a lane: two warps share a tile
+  static constexpr int kStep = 32 * C::kRowWarps, kRows = C::kTileM / kStep;  // of a lane
 
   const BackwardArgs& args;
-  BackwardShared<C>& shared;
+  SharedOf<C>& shared;
   const int first;  // row of this lane
   OddRing<C::kQStages> q;
   Ring<kWorkSlots> slot;
@@ -140,42 +130,66 @@ struct RowReader {
       ptx::mbarrier_wait(&shared.work_full[slot.at()], slot.phase());
       const tile::KeyWork& w = shared.work[slot.at()];
       if (w.batch < 0) return;
-      const int group = args.queries_per_key_head;
 #pragma unroll 1
-      for (int head = w.head * group; head < (w.head + 1) * group; ++head)
-#pragma unroll 1
-        for (int tile = w.tile_first; tile < w.tile_last; ++tile)
-          bring(w, ptx::afresh(head), ptx::afresh(tile));
+      for (tile::QueryWalk<C::kOrdered> at(w, args.queries_per_key_head); at.left >= 0; at.next(w))
+        bring(w, ptx::afresh(at.head), ptx::afresh(at.tile));
       __syncwarp();
-      if (first % 32 == 0) ptx::mbarrier_arrive(&shared.work_empty[slot.at()]);
+      if (ptx::thread_afresh() % 32 == 0) ptx::mbarrier_arrive(&shared.work_empty[slot.at()]);
       slot.advance();
     }
   }
 
  private:
   __device__ __forceinline__ void bring(const tile::KeyWork& w, int head, int tile) {
+    if constexpr (C::kRowWarps == 1)
+      bring_in_turn(w, head, tile);
+    else
+      bring_together(w, head, tile);
+    __syncwarp();
+    if (ptx::thread_afresh() % 32 == 0) ptx::mbarrier_arrive(&shared.q_full[q.at()]);
+    q.advance();
+  }
+
+  // -lse in exponents of 2 and D; -inf and 0 where a row sees no key of the tile.
+  __device__ __forceinline__ void put(int i, float lse, float delta) {
+    shared.weight_shift[q.at()][i] = lse == kNegativeInfinity ? kNegativeInfinity : -lse * kLog2E;
+    shared.delta[q.at()][i] = delta;
+  }
+
+  // All of a lane's rows are on their way at once.
+  __device__ __forceinline__ void bring_together(const tile::KeyWork& w, int head, int tile) {
     const BackwardParams& p = args.params;
     const float* g_lse =
         p.lse.data + w.batch * p.lse.batch_stride + head * p.lse.head_stride + w.q_begin * p.lse.row_stride;
     const float* g_delta = args.g_delta + head * args.scratch_rows.rows + w.scratch_row;
-    float shift[kRows], delta[kRows];
+    float lse[kRows], delta[kRows];
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const int row = tile * C::kTileM + first + 64 * i;
+      const int row = tile * C::kTileM + first + kStep * i;
       const bool sees = row >= w.row_first && row < w.row_last;
-      const float lse = sees ? g_lse[row * p.lse.row_stride] : kNegativeInfinity;
+      lse[i] = sees ? g_lse[row * p.lse.row_stride] : kNegativeInfinity;
       delta[i] = sees ? g_delta[row] : 0.0f;
-      shift[i] = lse == kNegativeInfinity ? kNegativeInfinity : -lse * kLog2E;
     }
     ptx::mbarrier_wait(&shared.q_empty[q.at()], q.phase() ^ 1);
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      shared.weight_shift[q.at()][first + 64 * i] = shift[i];
-      shared.delta[q.at()][first + 64 * i] = delta[i];
+    for (int i = 0; i < kRows; ++i) put(first + kStep * i, lse[i], delta[i]);
+  }
+
+  // Row after row, each address made anew: for 24 registers.
+  __device__ __forceinline__ void bring_in_turn(const tile::KeyWork& w, int head, int tile) {
+#pragma unroll 1
+    for (int i = ptx::thread_afresh() % 32; i < C::kTileM; i += 32) {
+      const int row = tile * C::kTileM + i;
+      float lse = kNegativeInfinity, delta = 0.0f;
+      if (row >= w.row_first && row < w.row_last) {
+        const int64_t of_head = ptx::afresh(head);
+        lse = args.params.lse.at(w.batch, w.q_begin + row, of_head);
+        delta = args.g_delta[of_head * args.scratch_rows.rows + w.scratch_row + row];
+      }
+      ptx::mbarrier_wait(&shared.q_empty[q.at()], q.phase() ^ 1);
+      put(i, lse, delta);
+      __syncwarp();
     }
-    __syncwarp();
-    if (first % 32 == 0) ptx::mbarrier_arrive(&shared.q_full[q.at()]);
-    q.advance();
   }
 };
 

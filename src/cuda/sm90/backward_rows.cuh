@@ -5,7 +5,7 @@
 #define TILEWISE_CUDA_SM90_BACKWARD_ROWS_H_
 
 #include "cuda/sm90/backward_args.cuh"
-#include "cuda/sm90/backward_config.cuh"
+#include "cuda/sm90/backward_wide_config.cuh"
 #include "cuda/support/element.cuh"
 #include "cuda/tile/store.cuh"
 
@@ -50,7 +50,7 @@ template <typename C>
 __global__ void __launch_bounds__(kRowThreads)
     backward_before(const __grid_constant__ BackwardArgs args, int wide) {
   using T = typename C::Element;
-  constexpr int kLanes = C::kDim > 64 ? 16 : 8;  // of a row
+  constexpr int kLanes = C::kDimV > 128 ? 32 : C::kDimV > 64 ? 16 : 8;  // of a row
   const BackwardParams& p = args.params;
   for_query_tiles<C>(args, [&](const Sequence& s, int batch, int head, int tile) {
     const int64_t first = static_cast<int64_t>(tile) * C::kTileM;
@@ -71,9 +71,8 @@ __global__ void __launch_bounds__(kRowThreads)
       args.g_delta[scratch_row + row] = delta;
     }
     if (args.g_dq == nullptr) return;
-    constexpr int kTurns = 4 * C::kConsumers;
-    if (args.g_turns && threadIdx.x < kTurns)
-      args.g_turns[((scratch_row + first) / C::kTileM) * kTurns + threadIdx.x] = 0;
+    if (args.g_turns && threadIdx.x < C::kTurns)
+      args.g_turns[((scratch_row + first) / C::kTileM) * C::kTurns + threadIdx.x] = 0;
     auto* g_sums = reinterpret_cast<float4*>(args.g_dq + (scratch_row + first) * C::kDim);
     for (int i = static_cast<int>(threadIdx.x); i < C::kTileFloats / 4; i += kRowThreads)
       g_sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -85,31 +84,59 @@ __global__ void __launch_bounds__(kRowThreads) backward_after(const __grid_const
   using T = typename C::Element;
   const BackwardParams& p = args.params;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int group = warp / 4;
-  const int columns = group == 0 ? 64 : C::kLastColumns;
   for_query_tiles<C>(args, [&](const Sequence& s, int batch, int head, int tile) {
     const int64_t first = static_cast<int64_t>(tile) * C::kTileM;
     const int64_t scratch_row =
         head * args.scratch_rows.rows + args.scratch_rows.begin<C::kTileM>(p, batch, s.q_begin);
-    const float* g_sums =
-        args.g_dq + (scratch_row + first) * C::kDim + group * C::kGroupFloats + warp % 4 * 16 * columns;
-    float r_dq[32];
+#pragma unroll 1
+    for (int panel = warp / 4; panel < C::kSumPanels; panel += kRowThreads / 128) {
+      const int columns = panel + 1 < C::kSumPanels ? 64 : C::kLastColumns;
+      const float* g_sums =
+          args.g_dq + (scratch_row + first) * C::kDim + panel * C::kGroupFloats + warp % 4 * 16 * columns;
+      float r_dq[32];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if (8 * i >= columns) break;
-      const float4 part = *reinterpret_cast<const float4*>(g_sums + 128 * i + 4 * lane);
-      r_dq[4 * i] = part.x;
-      r_dq[4 * i + 1] = part.y;
-      r_dq[4 * i + 2] = part.z;
-      r_dq[4 * i + 3] = part.w;
+      for (int i = 0; i < 8; ++i) {
+        float4 part = {};
+        if (8 * i < columns) part = *reinterpret_cast<const float4*>(g_sums + 128 * i + 4 * lane);
+        r_dq[4 * i] = part.x;
+        r_dq[4 * i + 1] = part.y;
+        r_dq[4 * i + 2] = part.z;
+        r_dq[4 * i + 3] = part.w;
+      }
+      const int64_t row = first + (C::kByRows ? 64 * panel : 0) + 16 * (warp % 4) + lane / 4;
+      const int column = C::kByRows ? 0 : 64 * panel;
+      const int dim = min(columns, static_cast<int>(p.head_dim) - column);
+      const int limits[2] = {row < s.rows_q ? dim : 0, row + 8 < s.rows_q ? dim : 0};
+      const int64_t at = p.dq.at(batch, s.q_begin + row, head) + column;
+      tile::store_gradient<T>(r_dq, p.scale, p.dq, at, args.wide_dq, p.accumulate, limits, lane);
     }
-    const int64_t row = first + (C::kByRows ? 16 * warp : 16 * (warp % 4)) + lane / 4;
-    const int column = C::kByRows ? 0 : 64 * group;
-    const int dim = min(columns, static_cast<int>(p.head_dim) - column);
-    const int limits[2] = {row < s.rows_q ? dim : 0, row + 8 < s.rows_q ? dim : 0};
-    const int64_t at = p.dq.at(batch, s.q_begin + row, head) + column;
-    tile::store_gradient<T>(r_dq, p.scale, p.dq, at, args.wide_dq, p.accumulate, limits, lane);
   });
+}
+
+// A head's dsink = -sum e^(sink - lse) D, a block each; in double, threads by rows, then a tree.
+template <typename C>
+__global__ void __launch_bounds__(kRowThreads) backward_sinks(const __grid_constant__ BackwardArgs args) {
+  __shared__ double s_sum[kRowThreads];
+  const BackwardParams& p = args.params;
+  const auto head = static_cast<int64_t>(blockIdx.x);
+  const float sink = p.sinks[head * p.sinks_stride];
+  double sum = 0.0;
+  for (int64_t batch = 0; batch < p.batch && sink != kNegativeInfinity; ++batch) {
+    const Sequence s = sequence_of(p, batch);
+    const float* g_delta = args.g_delta + head * args.scratch_rows.rows +
+                           args.scratch_rows.begin<C::kTileM>(p, batch, s.q_begin);
+    for (int64_t i = threadIdx.x; i < s.len_q; i += kRowThreads) {
+      const float lse = p.lse.at(batch, s.q_begin + i, head);
+      if (lse == kNegativeInfinity) continue;
+      sum -= exp(static_cast<double>(sink) - static_cast<double>(lse)) * static_cast<double>(g_delta[i]);
+    }
+  }
+  s_sum[threadIdx.x] = sum;
+  for (int half = kRowThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) s_sum[threadIdx.x] += s_sum[threadIdx.x + half];
+  }
+  if (threadIdx.x == 0) p.dsinks[head * p.dsinks_stride] = static_cast<float>(s_sum[0]);
 }
 
 }  // namespace tilewise::sm90

@@ -16,13 +16,14 @@ __device__ __forceinline__ const T* row_of_tensor(const RowTensor& t, int batch,
   return static_cast<const T*>(t.data) + t.at(batch, row, head);
 }
 
-// The score of one query and one key, without what is added to it.
-template <typename T>
-__device__ __forceinline__ float exact_score(const ForwardParams& p, const T* g_q, const T* g_k) {
+// The score of one query and one key, without what is added to it; `k_scale` of a quantised key.
+template <typename T, typename K>
+__device__ __forceinline__ float exact_score(const ForwardParams& p, const T* g_q, const K* g_k,
+                                             float k_scale = 1.0f) {
   float s = 0.0f;
 #pragma unroll 1
   for (int i = 0; i < p.head_dim; ++i) s += static_cast<float>(g_q[i]) * static_cast<float>(g_k[i]);
-  s *= p.scale;
+  s *= p.scale * k_scale;
   if (p.softcap > 0.0f) s = p.softcap * tanh_branchless(__fdividef(s, p.softcap));
   return s;
 }

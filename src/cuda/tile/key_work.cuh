@@ -21,12 +21,11 @@ struct KeyWork : SequenceBand {   // head: of keys
   __device__ __forceinline__ int last_row(int j) const {
     return j >= kv_first && j < kv_last ? min(len_q, j - lo_shift + 1) : -kFar;
   }
-  // Key tiles behind this one that see queries of tile `tile`, which this one sees too.
+  // Key tiles before this one that see queries of tile `tile`, which this one sees too. Their last key is
+  // seen by the tile's first row, if by any.
   template <int kTileM, int kTileN>
-  __device__ __forceinline__ int tiles_behind(int tile) const {
-    // Their first existing key is seen by the tile's last row, if by any.
-    const int last_key = min(kv_last - 1, min((tile + 1) * kTileM, len_q) - 2 + hi_shift);
-    return last_key / kTileN - key / kTileN;
+  __device__ __forceinline__ int tiles_before(int tile) const {
+    return key / kTileN - max(kv_first, tile * kTileM + lo_shift) / kTileN;
   }
   __device__ __forceinline__ bool is_full(int tile) const { return tile >= full_first && tile < full_last; }
 };
@@ -61,6 +60,26 @@ __device__ __forceinline__ bool make_key_work(KeyWork& w, const ForwardParams& p
   w.full_last = whole ? tiles_down(w.last_row(first), kTileM) : 0;
   return true;
 }
+
+// The query tiles of a piece of work, query head by query head; every role walks them alike. Down, from the
+// last to the first, where key tiles add in ascending order: under a causal mask all but the first key tiles
+// see the same last queries, and the first ones are the longest and begin first.
+template <bool kDown>
+struct QueryWalk {
+  int tile, head, left;  // left: tiles after this one, of all heads
+
+  __device__ __forceinline__ QueryWalk(const KeyWork& w, int heads)
+      : tile(kDown ? w.tile_last - 1 : w.tile_first),
+        head(w.head * heads),
+        left(heads * (w.tile_last - w.tile_first) - 1) {}
+  __device__ __forceinline__ void next(const KeyWork& w) {
+    --left;
+    tile += kDown ? -1 : 1;
+    if (tile != (kDown ? w.tile_first - 1 : w.tile_last)) return;
+    tile = kDown ? w.tile_last - 1 : w.tile_first;
+    ++head;
+  }
+};
 
 // Removes the weights that band and lengths hide from the transposed fragment: rows are keys `key` and + 8,
 // columns are queries from `row`.

@@ -22,7 +22,11 @@ struct SequenceBand {
   int32_t q_offset;            // for ALiBi: query i stands at i + q_offset,
   float beyond;                // or farther from every key by this, where q_offset was clamped
 
-  __device__ __forceinline__ void take(const ForwardParams& p, const Sequence& s, int batch_of, int head_of) {
+  __host__ __device__ __forceinline__ int lo(int i) const { return max(kv_first, i + lo_shift); }
+  __host__ __device__ __forceinline__ int hi(int i) const { return min(kv_last, i + hi_shift); }
+
+  __host__ __device__ __forceinline__ void take(const ForwardParams& p, const Sequence& s, int batch_of,
+                                                int head_of) {
     batch = batch_of;
     head = head_of;
     q_begin = static_cast<int32_t>(s.q_begin);
@@ -51,8 +55,6 @@ struct Work : SequenceBand {
   __device__ __forceinline__ float empty_lse(const ForwardParams& p, int i) const {
     return p.sinks && i < len_q ? p.sinks[head * p.sinks_stride] : kNegativeInfinity;
   }
-  __device__ __forceinline__ int lo(int i) const { return max(kv_first, i + lo_shift); }
-  __device__ __forceinline__ int hi(int i) const { return min(kv_last, i + hi_shift); }
   __device__ __forceinline__ bool is_full(int tile) const { return tile >= full_first && tile < full_last; }
 };
 

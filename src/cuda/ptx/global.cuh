@@ -1,0 +1,36 @@
+// Words and vectors in global memory that several blocks write.
+#ifndef TILEWISE_CUDA_PTX_GLOBAL_H_
+#define TILEWISE_CUDA_PTX_GLOBAL_H_
+
+#include <cstdint>
+
+namespace tilewise::ptx {
+
+// What the writer released with the value is visible after it.
+__device__ __forceinline__ uint32_t load_acquire(const uint32_t* g_from) {
+  uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+               : "=r"(value)
+               : "l"(reinterpret_cast<uint64_t>(g_from))
+               : "memory");
+  return value;
+}
+
+__device__ __forceinline__ void add_release(uint32_t* g_to, uint32_t value) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(reinterpret_cast<uint64_t>(g_to)), "r"(value)
+               : "memory");
+}
+
+// Four sums at once, 16-byte aligned.
+__device__ __forceinline__ void add_vector(float* g_to, float a, float b, float c, float d) {
+  asm volatile(
+      "red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(reinterpret_cast<uint64_t>(g_to)),
+      "f"(a), "f"(b), "f"(c), "f"(d)
+      : "memory");
+}
+
+// Orders this thread's writes before what it, or who meets it at a barrier, releases afterwards.
+__device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+}  // namespace tilewise::ptx
+#endif  // TILEWISE_CUDA_PTX_GLOBAL_H_

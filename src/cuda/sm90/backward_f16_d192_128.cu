@@ -1,0 +1,9 @@
+#include "cuda/sm90/backward_launch.cuh"
+
+namespace tilewise::sm90 {
+
+using Row = BackwardRow<BackwardWideConfig<__half, 192, 128>>;
+
+}  // namespace tilewise::sm90
+
+TILEWISE_SM90_BACKWARD(backward_sm90_f16_d192_128_64x64_simple)

@@ -1,0 +1,62 @@
+// Ordered, one thread adds dQ tiles to their sums in memory, so that no consumer waits for a turn: it takes a
+// tile that all consumers have written to shared memory, waits until the key tiles before have added theirs,
+// adds, and lets the next key tile go. It asks for the next turn while an addition is on its way.
+#ifndef TILEWISE_CUDA_SM90_BACKWARD_STORER_H_
+#define TILEWISE_CUDA_SM90_BACKWARD_STORER_H_
+
+#include "cuda/ptx/global.cuh"
+#include "cuda/sm90/backward_args.cuh"
+#include "cuda/sm90/backward_config.cuh"
+
+namespace tilewise::sm90 {
+
+template <typename C>
+struct SumStorer {
+  const BackwardArgs& args;
+  SharedOf<C>& shared;
+  Ring<C::kSumStages> dq;
+  Ring<kWorkSlots> slot;
+
+  __device__ __forceinline__ void run() {
+    for (;;) {
+      ptx::mbarrier_wait(&shared.work_full[slot.at()], slot.phase());
+      const tile::KeyWork& w = shared.work[slot.at()];
+      if (w.batch < 0) return;
+      if (args.g_dq && w.tile_first < w.tile_last) add_tiles(w);
+      ptx::mbarrier_arrive(&shared.work_empty[slot.at()]);
+      slot.advance();
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int64_t row_of(const tile::KeyWork& w, const tile::QueryWalk<true>& at) const {
+    return at.head * args.scratch_rows.rows + w.scratch_row + at.tile * C::kTileM;
+  }
+
+  __device__ __forceinline__ void add_tiles(const tile::KeyWork& w) {
+    tile::QueryWalk<true> at(w, args.queries_per_key_head);
+    uint32_t turn = ptx::load_acquire(args.g_turns + row_of(w, at) / C::kTileM);
+    for (;;) {
+      const uint32_t mine = w.tiles_before<C::kTileM, C::kTileN>(at.tile);
+      while (turn != mine) turn = ptx::load_acquire(args.g_turns + row_of(w, at) / C::kTileM);
+      ptx::mbarrier_wait(&shared.dq_full[dq.at()], dq.phase());
+      ptx::bulk_add(args.g_dq + row_of(w, at) * C::kDim, shared.dq[dq.at()], C::kTileFloats * sizeof(float));
+      ptx::bulk_commit();
+      ptx::bulk_wait_read();
+      ptx::mbarrier_arrive(&shared.dq_empty[dq.at()]);
+      dq.advance();
+      uint32_t* g_done = args.g_turns + row_of(w, at) / C::kTileM;
+      const bool last = at.left == 0;
+      if (!last) {
+        at.next(w);
+        turn = ptx::load_acquire(args.g_turns + row_of(w, at) / C::kTileM);
+      }
+      ptx::bulk_wait();
+      ptx::add_release(g_done, 1);
+      if (last) return;
+    }
+  }
+};
+
+}  // namespace tilewise::sm90
+#endif  // TILEWISE_CUDA_SM90_BACKWARD_STORER_H_

@@ -1,0 +1,63 @@
+// The constants of an sm_90a backward kernel for wide heads and its plan of shared memory: dK and dV of 64
+// keys fill half of the registers, so one warpgroup holds dV and makes P, the other holds dK and makes dS.
+#ifndef TILEWISE_CUDA_SM90_BACKWARD_WIDE_CONFIG_H_
+#define TILEWISE_CUDA_SM90_BACKWARD_WIDE_CONFIG_H_
+
+#include "cuda/sm90/backward_config.cuh"
+
+namespace tilewise::sm90 {
+
+template <typename ElementT, int kDimQK, int kDimVO, bool kOrderedSums = false, bool kShapedScores = false>
+struct BackwardWideConfig {
+  using Element = ElementT;
+  static constexpr bool kWide = true;
+  static constexpr int kDim = kDimQK, kDimV = kDimVO;
+  static constexpr int kConsumers = 2;
+  static constexpr int kTileM = 64, kTileN = 64;
+  static constexpr int kQStages = 2, kOStages = 2, kScoreStages = 2;
+  static constexpr bool kOrdered = kOrderedSums;
+  static constexpr bool kShaped = kShapedScores;
+  template <bool kOrder, bool kShape>
+  using With = BackwardWideConfig<ElementT, kDimQK, kDimVO, kOrder, kShape>;
+  static constexpr int kThreads = 128 * (kConsumers + 1);
+  static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
+  static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= 168 * (kConsumers + 1));
+
+  static constexpr int kRowWarps = 2, kStorers = 0;
+
+  // Panels of 64 columns of dQ go to the warpgroups in turn.
+  static_assert(kDim % 64 == 0 && kDim >= 128 && kDim <= 256);
+  static constexpr bool kByRows = false;
+  static constexpr int kLastColumns = 64, kSumPanels = kDim / 64;
+  static constexpr int kGroupFloats = 64 * 64, kTileFloats = kTileM * kDim;
+  static constexpr int kTurns = 4 * kConsumers;  // a warp's pieces of a tile
+
+  using KTile = tile::SharedTile<kTileN, kDim>;
+  using VTile = tile::SharedTile<kTileN, kDimV>;
+  using QTile = tile::SharedTile<kTileM, kDim>;
+  using OTile = tile::SharedTile<kTileM, kDimV>;
+  using ScoreTile = tile::SharedTile<kTileN, kTileM>;  // dS transposed
+};
+
+template <typename C>
+struct WideShared {
+  alignas(tile::kSwizzleAlignment) uint8_t k[C::KTile::kBytes];
+  alignas(tile::kSwizzleAlignment) uint8_t v[C::VTile::kBytes];
+  alignas(tile::kSwizzleAlignment) uint8_t q[C::kQStages][C::QTile::kBytes];
+  alignas(tile::kSwizzleAlignment) uint8_t dout[C::kOStages][C::OTile::kBytes];
+  alignas(tile::kSwizzleAlignment) uint8_t ds[C::kScoreStages][C::ScoreTile::kBytes];
+  alignas(16) float4 p[C::kTileM / 8][128];                // a column a thread of either warpgroup
+  alignas(16) float weight_shift[C::kQStages][C::kTileM];  // -lse in exponents of 2; -inf: P = 0
+  alignas(16) float delta[C::kQStages][C::kTileM];
+  tile::KeyWork work[kWorkSlots];
+  ptx::Mbarrier k_full, k_empty, v_full, v_empty;
+  ptx::Mbarrier q_full[C::kQStages], q_empty[C::kQStages];
+  ptx::Mbarrier dout_full[C::kOStages], dout_empty[C::kOStages];
+  ptx::Mbarrier p_full, p_empty;
+  ptx::Mbarrier ds_full[C::kScoreStages], ds_empty[C::kScoreStages];
+  ptx::Mbarrier work_full[kWorkSlots], work_empty[kWorkSlots];
+  ptx::Mbarrier nearly_done;  // the loads of a piece of work
+};
+
+}  // namespace tilewise::sm90
+#endif  // TILEWISE_CUDA_SM90_BACKWARD_WIDE_CONFIG_H_

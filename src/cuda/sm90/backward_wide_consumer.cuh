@@ -1,0 +1,314 @@
+// A consumer warpgroup of a kernel for wide heads: 64 keys against all queries that see some of them, one
+// piece of work after the other. The two have different parts, and meet over P and dS of each query tile j:
+//
+//   values  issue S = K Q(j)^T, dQ(j - 1)    S done: P = exp2(S - lse), to the other in fp32
+//           issue dQ(j - 1), dV += P dO(j)
+//   keys    issue dP = V dO(j)^T, dQ(j - 1)  dP and P done: dS = P (dP - D), rounded, to shared memory
+//           issue dQ(j - 1), dK += dS Q(j)
+// Each dQ = dS K is a panel of 64 columns; panels go to the two in turn. One's exponentials run under the
+// other's products. dQ goes from registers straight to its fp32 sums in memory: no room for it is left.
+#ifndef TILEWISE_CUDA_SM90_BACKWARD_WIDE_CONSUMER_H_
+#define TILEWISE_CUDA_SM90_BACKWARD_WIDE_CONSUMER_H_
+
+#include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/global.cuh"
+#include "cuda/ptx/matrix.cuh"
+#include "cuda/ptx/registers.cuh"
+#include "cuda/sm90/backward_score.cuh"
+#include "cuda/sm90/backward_wide_config.cuh"
+#include "cuda/tile/clear.cuh"
+#include "cuda/tile/product.cuh"
+#include "cuda/tile/store.cuh"
+
+namespace tilewise::sm90 {
+
+constexpr int kWideClearBarrier = 1;  // + warpgroup
+
+template <typename C, bool kValues>
+struct WideConsumer {
+  using T = typename C::Element;
+  using Walk = tile::QueryWalk<C::kOrdered>;
+  static constexpr int kGroup = kValues ? 0 : 1;
+  static constexpr int kScores = C::kTileM / 2;  // fp32 registers of S or dP
+  static constexpr int kColumns = kValues ? C::kDimV : C::kDim;
+  static constexpr bool kTwoPanels = kGroup + 2 < C::kSumPanels;
+
+  const BackwardArgs& args;
+  WideShared<C>& shared;
+  const int warp;  // of the warpgroup
+  const int lane;
+  Ring<1> kv, p;
+  Ring<C::kQStages> q;
+  Ring<C::kOStages> dout;
+  Ring<C::kScoreStages> ds, ds_before;  // next to write; next to multiply
+  Ring<kWorkSlots> slot;
+  uint32_t signal = ~0u;  // ordered: whose turn ends when the last additions are done
+  uint32_t seen = 0;      // turn of the tile to add to, when it was last asked for
+  float r_sum[kColumns / 2];
+
+  __device__ __forceinline__ void run() {
+    for (;;) {
+      ptx::mbarrier_wait(&shared.work_full[slot.at()], slot.phase());
+      const tile::KeyWork& w = shared.work[slot.at()];
+      if (w.batch < 0) break;
+#pragma unroll
+      for (int i = 0; i < kColumns / 2; ++i) r_sum[i] = 0.0f;
+      if (w.tile_first < w.tile_last) sweep(w);
+      finish(w);
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(&shared.work_empty[slot.at()]);
+      slot.advance();
+    }
+  }
+
+ private:
+  // The empty barriers count the warps that read a buffer.
+  __device__ __forceinline__ void release(ptx::Mbarrier* empty) {
+    if (lane == 0) ptx::mbarrier_arrive(empty);
+  }
+
+  __device__ __forceinline__ void sweep(const tile::KeyWork& w) {
+    Walk at(w, args.queries_per_key_head);
+    Walk before = at;
+    ptx::mbarrier_wait(&shared.k_full, kv.phase());
+    const bool edge = w.see_first > w.key || w.see_last < w.key + C::kTileN;
+    if (edge) clear<C::kDim>(shared.k, w);
+    if (!kValues) {
+      ptx::mbarrier_wait(&shared.v_full, kv.phase());
+      if (edge) clear<C::kDimV>(shared.v, w);
+    }
+    step<true>(w, at, before);
+#pragma unroll 1
+    while (at.left > 0) {
+      before = at;
+      at.next(w);
+      step<false>(w, at, before);
+    }
+    if (!kValues) release(&shared.v_empty);
+    float r_dq[32], r_more[32];
+    issue_dq(r_dq, 0);
+    if (kTwoPanels) issue_dq(r_more, 1);
+    end_turn();
+    ask_turn(w, at);
+    ptx::wgmma_wait<0>();
+    ptx::pin(r_dq);
+    if (kTwoPanels) ptx::pin(r_more);
+    await_turn(w, at);
+    add_queries(r_dq, w, at, 0);
+    if (kTwoPanels) add_queries(r_more, w, at, 1);
+    release(&shared.k_empty);
+    leave_ds();
+    end_turn();
+    kv.advance();
+  }
+
+  // Keys that nobody sees, and queries that see no key of the tile: no product may meet them.
+  template <int kWidth>
+  __device__ __forceinline__ void clear(uint8_t* s_keys, const tile::KeyWork& w) {
+    tile::clear_outside<C::kTileN, kWidth>(s_keys, w.see_first - w.key, w.see_last - w.key,
+                                           kWideClearBarrier + kGroup);
+  }
+  template <int kWidth>
+  __device__ __forceinline__ void clear_queries(uint8_t* s_rows, const tile::KeyWork& w, int tile) {
+    const int row = tile * C::kTileM;
+    if (w.row_first <= row && w.row_last >= row + C::kTileM) return;
+    tile::clear_outside<C::kTileM, kWidth>(s_rows, w.row_first - row, w.row_last - row,
+                                           kWideClearBarrier + kGroup);
+  }
+
+  // All of a query tile but its dQ, which is a step late. kFirst: there is no tile before.
+  template <bool kFirst>
+  __device__ __forceinline__ void step(const tile::KeyWork& w, const Walk& at, const Walk& before) {
+    float r_s[kScores], r_dq[32];
+    uint32_t r_a[kScores / 2];  // P or dS, the operand of dV or dK
+    if (kValues) {
+      wait_queries(w, at);
+      tile::issue_scores<T, C::kTileM, C::kDim>(r_s, ptx::uniform(C::KTile::k_major(shared.k)),
+                                                ptx::uniform(C::QTile::k_major(shared.q[q.at()])));
+    } else {
+      wait_dout(w, at);
+      tile::issue_scores<T, C::kTileM, C::kDimV>(r_s, ptx::uniform(C::VTile::k_major(shared.v)),
+                                                 ptx::uniform(C::OTile::k_major(shared.dout[dout.at()])));
+    }
+    if (kFirst) {
+      ptx::wgmma_wait<0>();
+    } else {
+      issue_dq(r_dq, 0);
+      end_turn();
+      ask_turn(w, before);
+      ptx::wgmma_wait<1>();
+    }
+    ptx::pin(r_s);
+    if (kValues) {
+      weigh(w, at, r_s, r_a);
+      release(&shared.q_empty[q.at()]);
+      wait_dout(w, at);
+    } else {
+      release(&shared.dout_empty[dout.at()]);
+      wait_queries(w, at);
+      differentiate(r_s, r_a);
+    }
+    if (!kFirst) {
+      ptx::wgmma_wait<0>();
+      ptx::pin(r_dq);
+      if (!kTwoPanels) leave_ds();
+    }
+    float r_more[32];
+    if (!kFirst && kTwoPanels) issue_dq(r_more, 1);
+    if (kValues)
+      tile::issue_values<T, C::kTileM, kColumns>(
+          r_sum, r_a, ptx::uniform(C::OTile::mn_major(shared.dout[dout.at()])), true);
+    else
+      tile::issue_values<T, C::kTileM, kColumns>(r_sum, r_a,
+                                                 ptx::uniform(C::QTile::mn_major(shared.q[q.at()])), true);
+    if (!kFirst) {
+      await_turn(w, before);
+      add_queries(r_dq, w, before, 0);
+      if (kTwoPanels) {
+        ptx::wgmma_wait<1>();
+        ptx::pin(r_more);
+        leave_ds();
+        add_queries(r_more, w, before, 1);
+      }
+    }
+    ptx::wgmma_wait<0>();
+    ptx::pin(r_sum);
+    release(kValues ? &shared.dout_empty[dout.at()] : &shared.q_empty[q.at()]);
+    q.advance();
+    dout.advance();
+  }
+
+  __device__ __forceinline__ void wait_queries(const tile::KeyWork& w, const Walk& at) {
+    ptx::mbarrier_wait(&shared.q_full[q.at()], q.phase());
+    clear_queries<C::kDim>(shared.q[q.at()], w, at.tile);
+  }
+  __device__ __forceinline__ void wait_dout(const tile::KeyWork& w, const Walk& at) {
+    ptx::mbarrier_wait(&shared.dout_full[dout.at()], dout.phase());
+    clear_queries<C::kDimV>(shared.dout[dout.at()], w, at.tile);
+  }
+
+  // Values: scores become weights, in fp32 for the other warpgroup (times the softcap's derivative), rounded
+  // for dV.
+  __device__ __forceinline__ void weigh(const tile::KeyWork& w, const Walk& at, float (&r_s)[kScores],
+                                        uint32_t (&r_p)[kScores / 2]) {
+    const int row = at.tile * C::kTileM, key = w.key + 16 * warp + lane / 4, column = 2 * (lane % 4);
+    const float* s_shift = shared.weight_shift[q.at()] + column;
+    float4* s_p = &shared.p[0][threadIdx.x % 128];
+    if constexpr (C::kShaped) {
+      ptx::mbarrier_wait(&shared.p_empty, p.phase() ^ 1);
+      weigh_shaped<T>(r_s, r_p, args, w, at.head, row, key, column, s_shift,
+                      [&](int j, float4 weights) { s_p[128 * j] = weights; });
+      hand_over_weights();
+    } else {
+      tile::weigh_keys(r_s, s_shift, args.scale_log2);
+      if (!w.is_full(at.tile)) tile::hide_keys(r_s, w, row, key, column);
+      ptx::mbarrier_wait(&shared.p_empty, p.phase() ^ 1);
+#pragma unroll
+      for (int i = 0; i < kScores / 4; ++i)
+        s_p[128 * i] = make_float4(r_s[4 * i], r_s[4 * i + 1], r_s[4 * i + 2], r_s[4 * i + 3]);
+      hand_over_weights();
+#pragma unroll
+      for (int i = 0; i < kScores / 2; ++i) r_p[i] = ptx::pack<T>(r_s[2 * i], r_s[2 * i + 1]);
+    }
+  }
+
+  __device__ __forceinline__ void hand_over_weights() {
+    __syncwarp();
+    release(&shared.p_full);
+    p.advance();
+  }
+
+  // Keys: dP becomes dS, rounded for dK, and to shared memory, [key, query], for dQ.
+  __device__ __forceinline__ void differentiate(const float (&r_dp)[kScores], uint32_t (&r_ds)[kScores / 2]) {
+    const float* s_delta = shared.delta[q.at()] + 2 * (lane % 4);
+    ptx::mbarrier_wait(&shared.p_full, p.phase());
+#pragma unroll
+    for (int j = 0; j < kScores / 4; ++j) {
+      const float2 delta = *reinterpret_cast<const float2*>(s_delta + 8 * j);
+      const float4 weight = shared.p[j][threadIdx.x % 128];
+      r_ds[2 * j] = ptx::pack<T>(weight.x * (r_dp[4 * j] - delta.x), weight.y * (r_dp[4 * j + 1] - delta.y));
+      r_ds[2 * j + 1] =
+          ptx::pack<T>(weight.z * (r_dp[4 * j + 2] - delta.x), weight.w * (r_dp[4 * j + 3] - delta.y));
+    }
+    __syncwarp();
+    release(&shared.p_empty);
+    p.advance();
+    ptx::mbarrier_wait(&shared.ds_empty[ds.at()], ds.phase() ^ 1);
+    const uint32_t s_ds = ptx::shared_address(shared.ds[ds.at()]);
+    const int row = 16 * warp + lane % 16;
+#pragma unroll
+    for (int i = 0; i < kScores / 8; ++i)
+      ptx::stmatrix_x4(s_ds + C::ScoreTile::chunk_offset(row, 2 * i + lane / 16), r_ds[4 * i],
+                       r_ds[4 * i + 1], r_ds[4 * i + 2], r_ds[4 * i + 3]);
+    ptx::fence_async_shared();
+    __syncwarp();
+    release(&shared.ds_full[ds.at()]);
+    ds.advance();
+  }
+
+  // This warpgroup's panel `part` of dQ of the tile before.
+  __device__ __forceinline__ void issue_dq(float (&r_dq)[32], int part) {
+    ptx::mbarrier_wait(&shared.ds_full[ds_before.at()], ds_before.phase());
+    tile::issue_query_gradient<T, 64, C::kTileN, C::kTileM, C::kDim>(
+        r_dq, ptx::uniform(C::ScoreTile::mn_major(shared.ds[ds_before.at()])),
+        ptx::uniform(C::KTile::mn_major(shared.k + (kGroup + 2 * part) * C::KTile::kPanelBytes)));
+  }
+
+  __device__ __forceinline__ void leave_ds() {
+    release(&shared.ds_empty[ds_before.at()]);
+    ds_before.advance();
+  }
+
+  // Ordered, a warp adds its pieces of a tile in turn. Both waits here stand where a product is awaited
+  // anyway: the additions before are a product old, and the turn is asked for long before it is needed.
+  __device__ __forceinline__ void end_turn() {
+    if (!C::kOrdered || signal == ~0u) return;
+    ptx::fence_gpu();
+    __syncwarp();
+    if (lane == 0) ptx::add_release(args.g_turns + signal, 1);
+    signal = ~0u;
+  }
+
+  __device__ __forceinline__ int64_t row_of(const tile::KeyWork& w, const Walk& of) const {
+    return of.head * args.scratch_rows.rows + w.scratch_row + of.tile * C::kTileM;
+  }
+
+  __device__ __forceinline__ void ask_turn(const tile::KeyWork& w, const Walk& of) {
+    if (!C::kOrdered || args.g_dq == nullptr) return;
+    signal = static_cast<uint32_t>(row_of(w, of) / C::kTileM) * C::kTurns + 4 * kGroup + warp;
+    seen = ptx::load_acquire(args.g_turns + signal);
+  }
+
+  __device__ __forceinline__ void await_turn(const tile::KeyWork& w, const Walk& of) {
+    if (!C::kOrdered || args.g_dq == nullptr) return;
+    const uint32_t turn = w.tiles_before<C::kTileM, C::kTileN>(of.tile);
+    while (seen != turn) seen = ptx::load_acquire(args.g_turns + signal);
+    __syncwarp();
+  }
+
+  // Adds a fragment to the sums in memory.
+  __device__ __forceinline__ void add_queries(const float (&r_dq)[32], const tile::KeyWork& w, const Walk& of,
+                                              int part) {
+    if (args.g_dq == nullptr) return;
+    const int piece = 4 * (kGroup + 2 * part) + warp;
+    float* g_to = args.g_dq + row_of(w, of) * C::kDim + piece * (C::kGroupFloats / 4) + 4 * lane;
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      ptx::add_vector(g_to + 128 * i, r_dq[4 * i], r_dq[4 * i + 1], r_dq[4 * i + 2], r_dq[4 * i + 3]);
+  }
+
+  __device__ __forceinline__ void finish(const tile::KeyWork& w) {
+    const BackwardParams& params = args.params;
+    const RowTensor& to = kValues ? params.dv : params.dk;
+    if (to.data == nullptr) return;
+    const int dim = static_cast<int>(kValues ? params.head_dim_v : params.head_dim);
+    const int first = w.key + 16 * warp + lane / 4;
+    const int64_t at = to.at(w.batch, w.kv_begin + first, w.head);
+    const int columns[2] = {first < w.rows_kv ? dim : 0, first + 8 < w.rows_kv ? dim : 0};
+    tile::store_gradient<T>(r_sum, kValues ? 1.0f : params.scale, to, at,
+                            (kValues ? args.wide_dv : args.wide_dk) != 0, params.accumulate, columns, lane);
+  }
+};
+
+}  // namespace tilewise::sm90
+#endif  // TILEWISE_CUDA_SM90_BACKWARD_WIDE_CONSUMER_H_

@@ -1,0 +1,11 @@
+#include <cuda_fp8.h>
+
+#include "cuda/sm80/split_launch.cuh"
+
+namespace tilewise::sm80 {
+namespace {
+using SplitUnit = QuantizedRow<SplitConfig<__nv_bfloat16, 128, 8, 5, __nv_fp8_e4m3>>;
+}
+}  // namespace tilewise::sm80
+
+TILEWISE_SM80_SPLIT(forward_sm90_bf16_f8e4m3_d128_16x128_split_simple)

@@ -1,0 +1,11 @@
+#include <cuda_fp8.h>
+
+#include "cuda/sm80/split_launch.cuh"
+
+namespace tilewise::sm80 {
+namespace {
+using SplitUnit = QuantizedRow<SplitConfig<__half, 128, 8, 5, int8_t>>;
+}
+}  // namespace tilewise::sm80
+
+TILEWISE_SM80_SPLIT(forward_sm90_f16_i8_d128_16x128_split_simple)

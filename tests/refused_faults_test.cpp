@@ -1,0 +1,69 @@
+// Faults of other kernels that are refusals here; numbers are the records' of the guides.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tests/support/kernel_run.h"
+
+namespace tilewise {
+namespace {
+
+using namespace testing_support;
+
+Case parsed(const std::string& line) {
+  auto c = parse_case(line);
+  EXPECT_TRUE(c.ok()) << c.status().message();
+  return *c;
+}
+
+Status plan_status(const std::string& line, void (*change)(Problem*)) {
+  CaseData data(parsed(line), DType::f32, 1);
+  Problem problem = data.problem(Direction::forward);
+  change(&problem);
+  return plan(problem, shared_context().context()).status();
+}
+
+// A plan holds upper bounds; lengths are data. A sequence beyond the bound is refused, not cut.
+TEST(Faults, G12_ASequenceLongerThanPlannedIsRefused) {
+  CaseData data(parsed("name=bound head_dim=8 cu_seqlens_q=0,20,30 cu_seqlens_kv=0,20,30"), DType::f32, 1);
+  Problem problem = data.problem(Direction::forward);
+  problem.seqlen_q = problem.seqlen_kv = 19;
+  const auto plan = tilewise::plan(problem, shared_context().context());
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  Workspace workspace(*plan);
+  const Status status =
+      forward(shared_context().context(), *plan, data.tensors(Direction::forward), workspace);
+  EXPECT_EQ(status.code(), Code::invalid);
+  EXPECT_NE(status.message().find("20"), std::string::npos) << status.message();
+}
+
+TEST(Faults, F05_OnlyMinusOneMeansUnbounded) {
+  const Status left = plan_status("name=left window=-3,0", [](Problem*) {});
+  EXPECT_EQ(left.code(), Code::invalid);
+  EXPECT_NE(left.message().find("window_left"), std::string::npos) << left.message();
+  const Status right = plan_status("name=right causal=bottom-right window=-1,-3", [](Problem*) {});
+  EXPECT_EQ(right.code(), Code::invalid);
+  EXPECT_NE(right.message().find("window_right"), std::string::npos) << right.message();
+}
+
+TEST(Faults, G06_NoHeadDimIsAnErrorNotASignal) {
+  const Status status = plan_status("name=dim", [](Problem* p) { p->head_dim = 0; });
+  EXPECT_EQ(status.code(), Code::invalid);
+  EXPECT_NE(status.message().find("head_dim"), std::string::npos) << status.message();
+}
+
+TEST(Faults, J_HeadsThatDoNotDivideAreAnError) {
+  const Status status = plan_status("name=heads heads_q=4", [](Problem* p) { p->heads_kv = 3; });
+  EXPECT_EQ(status.code(), Code::invalid);
+  EXPECT_NE(status.message().find("heads_kv"), std::string::npos) << status.message();
+}
+
+TEST(Faults, L03_AMaskLargerThanTheSequenceIsAnError) {
+  const Status status =
+      plan_status("name=mask seqlen_q=20 mask=11qk:open", [](Problem* p) { p->mask_shape[3] = 32; });
+  EXPECT_EQ(status.code(), Code::invalid);
+  EXPECT_NE(status.message().find("mask"), std::string::npos) << status.message();
+}
+
+}  // namespace
+}  // namespace tilewise
