@@ -191,11 +191,13 @@ Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& devi
                               static_cast<double>(p.head_dim + p.head_dim_v) / 1.1);
   // What starting and ending a piece of work costs a multiprocessor beside its products, and more where
   // pieces of a persistent block differ in length (docs/performance/forward_short.md).
-  const bool starts = kernel.target == Target::sm90 && kernel.op == Op::forward;
+  const bool starts = padded && kernel.op == Op::forward;
   const double uneven = facts.blocks == 1 && !even ? 1.25 : 1.0;
   const double piece = starts ? (0.4e-6 + 0.5e-6 * kernel.tile_m / 64.0) * uneven : 0.0;
   // A block alone on its multiprocessor is faster than its share of it.
-  const double alone = starts && e.waves * facts.blocks <= 1.0 ? std::min(1.0, 2.0 / facts.blocks) : 1.0;
+  const double alone = starts && kernel.target == Target::sm90 && e.waves * facts.blocks <= 1.0
+                           ? std::min(1.0, 2.0 / facts.blocks)
+                           : 1.0;
   e.seconds = kLaunchSeconds +
               std::max(std::max(1.0, tiles / multiprocessors) * piece + 2.0 * work * idle * alone / rate,
                        read / bandwidth);

@@ -44,26 +44,14 @@ struct ShortConfig {
   using VTile = tile::SharedTile<kTileN, kDimV>;
 };
 
-// Where in a block's sequence of tiles the loads of K, or of V, stand.
-struct Cursor {
-  int32_t piece, tile;
-  uint32_t issued;  // tiles
-};
-
-// Work, next and the cursors are the loading thread's; what others read of them changes between block
-// barriers.
 template <typename C>
 struct ShortShared {
-  alignas(tile::kSwizzleAlignment) uint8_t q[2][C::kGroups][C::QTile::kBytes];
+  alignas(tile::kSwizzleAlignment) uint8_t q[C::kGroups][C::QTile::kBytes];
   alignas(tile::kSwizzleAlignment) uint8_t k[C::kStages][C::KTile::kBytes];
   alignas(tile::kSwizzleAlignment) uint8_t v[C::kStages][C::VTile::kBytes];
-  tile::Work work[2];            // of this piece and of the next one; batch < 0: there is none
-  int32_t next_index, next_row;  // of the last piece that was made: in the order, and its tile of queries
-  Cursor keys, values;
-  int32_t made;                               // pieces
-  uint32_t loads;                             // pieces with tiles, of which Q has been asked for
-  uint32_t tiles_before[2], loads_before[2];  // of the two pieces
-  ptx::Mbarrier q_full[2];
+  tile::Work work;
+  int32_t more;
+  ptx::Mbarrier q_full[C::kGroups];
   ptx::Mbarrier k_full[C::kStages], k_empty[C::kStages];
   ptx::Mbarrier v_full[C::kStages], v_empty[C::kStages];
 };
@@ -76,32 +64,23 @@ struct ShortForward {
   const ForwardArgs& args;
   ShortShared<C>& shared;
   const int group;
-  int piece = 0;
+  uint32_t count = 0, loads = 0;  // tiles, and pieces with tiles, before this one
   float r_o[C::kDimV / 2];
   tile::OnlineSoftmax softmax;
 
   __device__ __forceinline__ void run() {
-    if (threadIdx.x == 0) {
-      shared.next_index = static_cast<int32_t>(blockIdx.x - gridDim.x);
-      shared.next_row = 0;
-      shared.loads = 0;
-      shared.made = 0;
-      shared.work[1].rows_q = 0;
-      make_piece(0);
-      shared.keys = shared.values = {0, shared.work[0].tile_last - 1, 0};
-      load(C::kStages, C::kStages);
-    }
-    __syncthreads();
-    while (work().batch >= 0) {
+    for (int piece = 0;; ++piece) {
+      if (threadIdx.x == 0) begin(piece);
+      __syncthreads();
+      if (!shared.more) return;
       attend();
       finish();
-      __syncthreads();  // the work, the queries and the tiles have been read
-      ++piece;
+      __syncthreads();  // the work has been read, the buffers too
     }
   }
 
  private:
-  __device__ __forceinline__ const tile::Work& work() const { return shared.work[piece & 1]; }
+  __device__ __forceinline__ const tile::Work& work() const { return shared.work; }
   static __device__ __forceinline__ int lane_now() { return ptx::thread_afresh() % 32; }
   // First of this thread's two rows.
   __device__ __forceinline__ int row_now() const {
@@ -111,72 +90,37 @@ struct ShortForward {
   static __device__ __forceinline__ uint32_t stage_of(uint32_t n) { return n % C::kStages; }
   static __device__ __forceinline__ uint32_t phase_of(uint32_t n) { return n / C::kStages & 1; }
 
-  // The block's piece `n`. A packed sequence that is longer than the plan's bound has further tiles of
-  // queries, tiles_m apart.
-  __device__ __forceinline__ void make_piece(int n) {
-    tile::Work& w = shared.work[n & 1];
-    const tile::Work& before = shared.work[n & 1 ^ 1];
-    int batch = before.batch, head = before.head;
-    shared.made = n + 1;
-    shared.next_row += args.order.tiles_m;
-    bool more = int64_t{shared.next_row} * C::kTileM < before.rows_q;
-    for (;;) {
-      if (more && tile::make_work<C::kTileM, C::kTileN>(w, args.params, batch, head, shared.next_row)) return;
-      shared.next_index += static_cast<int32_t>(gridDim.x);
-      if (shared.next_index >= args.order.total) break;
-      int tile_row;
-      args.order.find(shared.next_index, batch, head, tile_row);
-      shared.next_row = tile_row;
-      more = true;
-    }
-    w.batch = -1;
-    w.tile_first = w.tile_last = 0;
-  }
-
-  // Asks for tiles until `keys` and `values` of them have been asked for since the block's start, as far as
-  // the pieces are known. Waits for the buffers: they have been read, or are about to be.
-  __device__ __forceinline__ void load(uint32_t keys, uint32_t values) {
-    while (shared.keys.issued < keys && advance(shared.keys)) {
-      const tile::Work& w = shared.work[shared.keys.piece & 1];
-      const uint32_t n = shared.keys.issued++, stage = stage_of(n);
-      if (n >= C::kStages) ptx::mbarrier_wait(&shared.k_empty[stage], phase_of(n) ^ 1);
-      load_tile<typename C::KTile>(shared.k[stage], args.k, &shared.k_full[stage], ptx::CacheHint::normal,
-                                   w.kv_begin + shared.keys.tile * C::kTileN,
-                                   w.head / args.queries_per_key_head, w.batch);
-      if (shared.keys.tile-- == w.tile_last - 1) {
-        shared.tiles_before[shared.keys.piece & 1] = n;
-        shared.loads_before[shared.keys.piece & 1] = shared.loads;
-        load_queries(w);
+  // The next piece, and what of it there are buffers for. By one thread.
+  __device__ __forceinline__ void begin(int piece) {
+    const ForwardParams& p = args.params;
+    int batch, head, tile_row;
+    args.order.find(static_cast<int32_t>(blockIdx.x), batch, head, tile_row);
+    tile_row += piece * args.order.tiles_m;
+    shared.more = tile::make_work<C::kTileM, C::kTileN>(shared.work, p, batch, head, tile_row);
+    const tile::Work& w = shared.work;
+    if (!shared.more || w.tile_first >= w.tile_last) return;
+    for (int i = 0; i < C::kStages && w.tile_last - 1 - i >= w.tile_first; ++i) {
+      load_keys(w.tile_last - 1 - i, count + i);
+      if (i == 0) {
+        for (int g = 0; g < C::kGroups; ++g)
+          load_tile<typename C::QTile>(shared.q[g], args.q, &shared.q_full[g], ptx::CacheHint::evict_first,
+                                       w.q_begin + w.row + 64 * g, w.head, w.batch);
       }
-    }
-    while (shared.values.issued < values && advance(shared.values)) {
-      const tile::Work& w = shared.work[shared.values.piece & 1];
-      const uint32_t n = shared.values.issued++, stage = stage_of(n);
-      if (n >= C::kStages) ptx::mbarrier_wait(&shared.v_empty[stage], phase_of(n) ^ 1);
-      load_tile<typename C::VTile>(shared.v[stage], args.v, &shared.v_full[stage], ptx::CacheHint::normal,
-                                   w.kv_begin + shared.values.tile * C::kTileN,
-                                   w.head / args.queries_per_key_head, w.batch);
-      --shared.values.tile;
+      load_values(w.tile_last - 1 - i, count + i);
     }
   }
 
-  // Moves on to the next piece where this one's tiles have been asked for; false where nothing is known to
-  // follow.
-  __device__ __forceinline__ bool advance(Cursor& cursor) {
-    while (cursor.tile < shared.work[cursor.piece & 1].tile_first) {
-      if (cursor.piece > piece || shared.made <= cursor.piece + 1) return false;
-      ++cursor.piece;
-      cursor.tile = shared.work[cursor.piece & 1].tile_last - 1;
-    }
-    return true;
+  __device__ __forceinline__ void load_keys(int tile, uint32_t n) {
+    const tile::Work& w = work();
+    load_tile<typename C::KTile>(shared.k[stage_of(n)], args.k, &shared.k_full[stage_of(n)],
+                                 ptx::CacheHint::normal, w.kv_begin + tile * C::kTileN,
+                                 w.head / args.queries_per_key_head, w.batch);
   }
-
-  __device__ __forceinline__ void load_queries(const tile::Work& w) {
-    const uint32_t at = shared.loads++ & 1;
-    ptx::mbarrier_arrive_expect(&shared.q_full[at], C::kGroups * C::QTile::kBytes);
-    for (int g = 0; g < C::kGroups; ++g)
-      ptx::tma_load(shared.q[at][g], &args.q.map, &shared.q_full[at], ptx::CacheHint::evict_first, 0,
-                    w.q_begin + w.row + 64 * g, w.head * args.q.head_step, w.batch * args.q.batch_step);
+  __device__ __forceinline__ void load_values(int tile, uint32_t n) {
+    const tile::Work& w = work();
+    load_tile<typename C::VTile>(shared.v[stage_of(n)], args.v, &shared.v_full[stage_of(n)],
+                                 ptx::CacheHint::normal, w.kv_begin + tile * C::kTileN,
+                                 w.head / args.queries_per_key_head, w.batch);
   }
 
   __device__ __forceinline__ void attend() {
@@ -185,21 +129,14 @@ struct ShortForward {
     softmax = {};
 #pragma unroll
     for (int i = 0; i < C::kDimV / 2; ++i) r_o[i] = 0.0f;
-    if (first >= last) {
-      if (threadIdx.x == 0) look_ahead(shared.keys.issued);
-      return;
-    }
-    uint32_t count = __shfl_sync(~0u, shared.tiles_before[piece & 1], 0);
-    const uint32_t loads = __shfl_sync(~0u, shared.loads_before[piece & 1], 0), query = loads & 1;
-    ptx::mbarrier_wait(&shared.q_full[query], loads / 2 & 1);
+    if (first < last) ptx::mbarrier_wait(&shared.q_full[group], loads++ & 1);
 #pragma unroll 1
     for (int tile = last - 1; tile >= first; --tile, ++count) {
       const uint32_t stage = stage_of(count), phase = phase_of(count);
       float r_s[C::kTileN / 2];
       ptx::mbarrier_wait(&shared.k_full[stage], phase);
-      tile::issue_scores<T, C::kTileN, C::kDim>(r_s, C::QTile::k_major(shared.q[query][group]),
+      tile::issue_scores<T, C::kTileN, C::kDim>(r_s, C::QTile::k_major(shared.q[group]),
                                                 C::KTile::k_major(shared.k[stage]));
-      if (tile == last - 1 && threadIdx.x == 0) look_ahead(count);
       ptx::wgmma_wait<0>();
       ptx::pin(r_s);
       release(&shared.k_empty[stage]);
@@ -208,7 +145,7 @@ struct ShortForward {
       softmax.weigh(r_s, args.scale_log2);
       uint32_t r_p[C::kTileN / 4];
       tile::round_weights<T>(r_p, r_s);
-      if (threadIdx.x == 0) load(count + 1 + C::kStages, count + C::kStages);
+      if (tile + 1 - C::kStages >= first && threadIdx.x == 0) refill(tile, first, last);
       ptx::mbarrier_wait(&shared.v_full[stage], phase);
       clear_unseen(tile, stage);
       tile::issue_values<T, C::kTileN, C::kDimV>(r_o, r_p, C::VTile::mn_major(shared.v[stage]), true);
@@ -218,11 +155,16 @@ struct ShortForward {
     }
   }
 
-  // While the first scores of a piece are computed: the next piece, and its first tiles, as far as there are
-  // buffers.
-  __device__ __forceinline__ void look_ahead(uint32_t count) {
-    make_piece(piece + 1);
-    load(count + C::kStages, count + C::kStages);
+  // What takes the place of this tile's keys and of the last tile's values: both have been free for a while,
+  // so the waits for the other warpgroup are short.
+  __device__ __forceinline__ void refill(int tile, int first, int last) {
+    if (tile < last - 1) {
+      ptx::mbarrier_wait(&shared.v_empty[stage_of(count - 1)], phase_of(count - 1));
+      load_values(tile + 1 - C::kStages, count - 1 + C::kStages);
+    }
+    if (tile - C::kStages < first) return;
+    ptx::mbarrier_wait(&shared.k_empty[stage_of(count)], phase_of(count));
+    load_keys(tile - C::kStages, count + C::kStages);
   }
 
   __device__ __forceinline__ void release(ptx::Mbarrier* empty) {
@@ -281,7 +223,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks)
   extern __shared__ __align__(tile::kSwizzleAlignment) uint8_t s_bytes[];
   auto& shared = *reinterpret_cast<ShortShared<C>*>(s_bytes);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < 2; ++i) ptx::mbarrier_init(&shared.q_full[i], 1);
+    for (int i = 0; i < C::kGroups; ++i) ptx::mbarrier_init(&shared.q_full[i], 1);
     for (int i = 0; i < C::kStages; ++i) {
       ptx::mbarrier_init(&shared.k_full[i], 1);
       ptx::mbarrier_init(&shared.v_full[i], 1);

@@ -2,8 +2,6 @@
 #ifndef TILEWISE_CUDA_SM90_SHORT_LAUNCH_H_
 #define TILEWISE_CUDA_SM90_SHORT_LAUNCH_H_
 
-#include <algorithm>
-
 #include "cuda/sm90/short.cuh"
 #include "cuda/sm90/tensor_map.h"
 #include "cuda/support/launch.cuh"
@@ -13,7 +11,7 @@
 namespace tilewise::sm90 {
 
 template <typename C>
-cudaError_t launch_short(const ForwardParams& p, int multiprocessors, cudaStream_t stream) {
+cudaError_t launch_short(const ForwardParams& p, cudaStream_t stream) {
   ForwardArgs args;
   args.params = p;
   args.order = tile::order_of(p, C::kTileM);
@@ -25,8 +23,8 @@ cudaError_t launch_short(const ForwardParams& p, int multiprocessors, cudaStream
   if (error == cudaSuccess) error = encode_tensor_map(args.k, p.k, extent_kv(p, p.head_dim), C::kTileN);
   if (error == cudaSuccess) error = encode_tensor_map(args.v, p.v, extent_kv(p, p.head_dim_v), C::kTileN);
   if (error != cudaSuccess) return error;
-  const int blocks = std::min(args.order.total, C::kBlocks * multiprocessors);
-  return cuda::launch_shared(short_forward<C>, blocks, C::kThreads, sizeof(ShortShared<C>), stream, args);
+  return cuda::launch_shared(short_forward<C>, args.order.total, C::kThreads, sizeof(ShortShared<C>), stream,
+                             args);
 }
 
 // A row of the table: the kernel for plain scores and the one for shaped ones.
@@ -36,8 +34,7 @@ struct ShortRow {
   using Shaped = ShortConfig<T, kSizes..., true>;
 
   static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
-    return tile::is_shaped(p) ? launch_short<Shaped>(p, call.multiprocessors, call.stream)
-                              : launch_short<Plain>(p, call.multiprocessors, call.stream);
+    return tile::is_shaped(p) ? launch_short<Shaped>(p, call.stream) : launch_short<Plain>(p, call.stream);
   }
   static cudaError_t prepare() {
     const cudaError_t error = cuda::allow_shared(short_forward<Plain>, sizeof(ShortShared<Plain>));
