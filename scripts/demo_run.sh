@@ -26,6 +26,10 @@ field() { sed -n "s/.*\"$1\":\([^,}]*\).*/\1/p" <<<"$2"; }
 megabytes() { awk -v n="${1:-}" 'BEGIN {if (n == "" || n == "null") print "-"; else printf n < 1048576 ? "%.2f MiB" : "%.1f MiB", n / 1048576}'; }
 milliseconds() { awk -v n="${1:-}" 'BEGIN {if (n == "" || n == "null") print "-"; else printf n < 10 ? "%.3f ms" : "%.1f ms", n}'; }
 
+# The command, cut where the sweep's part of the two minutes ends.
+in_time() { timeout $((SECONDS < 104 ? 105 - SECONDS : 1)) "$tilewise" "$@"; }
+stopped() { echo "stopped $1: this machine is slow or busy, and the demo ends within two minutes"; }
+
 lengths() {
   local standard spent=0 row="%7s  %12s  %12s  %12s  %14s  %14s  %16s\n" quick=()
   standard=$(standard_kernel || true)
@@ -36,18 +40,18 @@ lengths() {
   for n in 128 256 512 1024 2048 4096 8192 16384; do
     # A length takes about four times as long as the one before; the whole demo has two minutes.
     if awk -v t="$SECONDS" -v last="${spent:-0}" 'BEGIN {exit !(t + 4 * last > 100)}'; then
-      echo "stopped before $n: this machine is slow or busy, and the demo ends within two minutes"
+      stopped "before $n"
       break
     fi
     local from=$SECONDS
     quick=()
     [ "$n" -ge 8192 ] && quick=(--warmup 1 --repeats 3)
     local fused other=""
-    fused=$("$tilewise" bench --json --heads "$heads" --head-dim "$dim" --seqlen "$n" "${quick[@]}")
+    fused=$(in_time bench --json --heads "$heads" --head-dim "$dim" --seqlen "$n" "${quick[@]}") || { stopped "at $n"; break; }
     echo "$fused" >>"$out/sweep.jsonl"
     if [ -n "$standard" ] && [ "$n" -le 8192 ]; then # at 16384 its scores alone would pass 1 GB
-      other=$("$tilewise" bench --json --heads "$heads" --head-dim "$dim" --seqlen "$n" --kernel "$standard" "${quick[@]}")
-      echo "$other" >>"$out/sweep.jsonl"
+      other=$(in_time bench --json --heads "$heads" --head-dim "$dim" --seqlen "$n" --kernel "$standard" "${quick[@]}") || other=""
+      [ -n "$other" ] && echo "$other" >>"$out/sweep.jsonl"
     fi
     # shellcheck disable=SC2059
     printf "$row" "$n" "$(milliseconds "$(field ms_median "$fused")")" "$(milliseconds "$(field ms_median "$other")")" \

@@ -2,6 +2,7 @@
 // change no more than they may, whatever the lengths are when a graph is replayed.
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 
 #include "core/text.h"
@@ -130,6 +131,45 @@ TEST_F(CudaCache, AGraphReplaysWithOtherLengths) {
       call.check(cat("length ", length));
     }
   }
+}
+
+// 10,000 one-call steps, each a key longer: neither the device's memory nor the host's grows with them.
+TEST_F(CudaCache, MemoryIsFlatOverCallsOfGrowingLength) {
+  constexpr int64_t kCalls = 10000, kWarm = 1000, kHeads = 4, kHeadsKv = 2, kDim = 64;
+  std::vector<uint16_t> q(kHeads * kDim, 0x3e80), o(q.size()), k(kCalls * kHeadsKv * kDim, 0x3e99),
+      v(k.size(), 0x3f11);
+  Tensors host{};
+  host.q = Tensor(q.data(), DType::bf16, {1, 1, kHeads, kDim});
+  host.o = Tensor(o.data(), DType::bf16, {1, 1, kHeads, kDim});
+  host.k = Tensor(k.data(), DType::bf16, {1, kCalls, kHeadsKv, kDim});
+  host.v = Tensor(v.data(), DType::bf16, {1, kCalls, kHeadsKv, kDim});
+  cuda::Mirror mirror(0);
+  mirror.add(host);
+  ASSERT_EQ(mirror.upload().message(), "");
+  Tensors tensors = mirror.twins(host);
+  const auto pages_of_host = [] {
+    int64_t all = 0, resident = 0;
+    std::ifstream("/proc/self/statm") >> all >> resident;
+    return resident;
+  };
+  int64_t device_before = 0, host_before = 0;
+  for (int64_t n = 1; n <= kCalls; ++n) {
+    tensors.k.shape[1] = tensors.v.shape[1] = n;
+    ASSERT_EQ(attention(shared_context().context(), Problem(), tensors).message(), "") << n;
+    if (n != kWarm && n != kCalls) continue;
+    ASSERT_EQ(cuda::synchronize(0).message(), "");
+    const auto free = cuda::free_bytes(0);
+    ASSERT_TRUE(free.ok()) << free.status().message();
+    if (n == kWarm) {
+      device_before = *free;
+      host_before = pages_of_host();
+    } else {
+      EXPECT_GE(*free, device_before - (int64_t{2} << 20));
+      EXPECT_LE((pages_of_host() - host_before) * 4096, int64_t{8} << 20);
+    }
+  }
+  ASSERT_EQ(mirror.download(host.o).message(), "");
+  for (const uint16_t x : o) ASSERT_EQ(x, 0x3f11);  // every value is the same
 }
 
 // Bits of one sequence follow from that sequence where the plan promises it: not from its neighbours, their

@@ -29,7 +29,7 @@ class Call {
   tilewise_tensors& tensors() { return tensors_; }
 
  private:
-  static constexpr int kMaxArrays = 30;
+  static constexpr int kMaxArrays = 32;
   std::optional<Array> arrays_[kMaxArrays];
   tilewise_tensors tensors_{};
 };

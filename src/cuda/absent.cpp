@@ -31,6 +31,7 @@ Status allocate(int, int64_t, void**) { return absent(); }
 void release(int, void*) {}
 Status copy(int, void*, const void*, int64_t) { return absent(); }
 Status fill(int, void*, int, int64_t) { return absent(); }
+Expected<int64_t> free_bytes(int) { return absent(); }
 Status allocate_in(int, void*, int64_t, void**) { return absent(); }
 Status release_in(int, void*, void*) { return absent(); }
 Status zero_in(int, void*, void*, int64_t) { return absent(); }

@@ -9,8 +9,13 @@ namespace tilewise::cuda {
 // `rows`: of all sequences, times heads.
 constexpr int64_t f32_row_bytes(int dim) { return int64_t{dim} * 4 + 8; }
 
-inline int64_t f32_scratch_bytes(int dim, int64_t rows_q, int64_t rows_kv) {
-  return (rows_q + 2 * rows_kv) * f32_row_bytes(dim);
+// Of one tensor; the next begins at a multiple of 256 again.
+constexpr int64_t f32_part_bytes(int dim, int64_t rows) {
+  return (rows * f32_row_bytes(dim) + 255) / 256 * 256;
+}
+
+constexpr int64_t f32_scratch_bytes(int dim, int64_t rows_q, int64_t rows_kv) {
+  return f32_part_bytes(dim, rows_q) + 2 * f32_part_bytes(dim, rows_kv);
 }
 
 }  // namespace tilewise::cuda

@@ -50,6 +50,13 @@ Status fill(int device, void* data, int byte, int64_t bytes) {
   return synchronize(device);
 }
 
+Expected<int64_t> free_bytes(int device) {
+  size_t free = 0, all = 0;
+  if (Status s = on(device, "asking for free memory", [&] { return cudaMemGetInfo(&free, &all); }); !s.ok())
+    return s;
+  return static_cast<int64_t>(free);
+}
+
 Status allocate_in(int device, void* stream, int64_t bytes, void** data) {
   *data = nullptr;
   return on(device, "allocating device memory",

@@ -189,12 +189,16 @@ Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& devi
   if (padded && kernel.op == Op::forward && tiles_of(kernel, p) == 1)
     read = std::max(read, visible / static_cast<double>(p.seqlen_q) * 2.0 *
                               static_cast<double>(p.head_dim + p.head_dim_v) / 1.1);
-  // A persistent block starts each piece of work anew, under nothing else's work
-  // (docs/performance/forward_short.md).
-  constexpr double kPieceSeconds = 1.5e-6;
-  const bool persistent = kernel.target == Target::sm90 && kernel.op == Op::forward && facts.blocks == 1;
-  const double starts = persistent ? kPieceSeconds * std::max(0.0, tiles / multiprocessors - 1.0) : 0.0;
-  e.seconds = kLaunchSeconds + starts + std::max(2.0 * work * idle / rate, read / bandwidth);
+  // What starting and ending a piece of work costs a multiprocessor beside its products, and more where
+  // pieces of a persistent block differ in length (docs/performance/forward_short.md).
+  const bool starts = kernel.target == Target::sm90 && kernel.op == Op::forward;
+  const double uneven = facts.blocks == 1 && !even ? 1.25 : 1.0;
+  const double piece = starts ? (0.4e-6 + 0.5e-6 * kernel.tile_m / 64.0) * uneven : 0.0;
+  // A block alone on its multiprocessor is faster than its share of it.
+  const double alone = starts && e.waves * facts.blocks <= 1.0 ? std::min(1.0, 2.0 / facts.blocks) : 1.0;
+  e.seconds = kLaunchSeconds +
+              std::max(std::max(1.0, tiles / multiprocessors) * piece + 2.0 * work * idle * alone / rate,
+                       read / bandwidth);
   if (is_split_f32(kernel)) {
     constexpr double kNextLaunch = 2e-6;
     const auto parts = static_cast<double>(scratch_bytes(kernel, p, {}));

@@ -32,6 +32,7 @@ Status allocate(int device, int64_t bytes, void** data);
 void release(int device, void* data);
 Status copy(int device, void* to, const void* from, int64_t bytes);  // either way; waits
 Status fill(int device, void* data, int byte, int64_t bytes);        // waits
+Expected<int64_t> free_bytes(int device);
 
 // In the order of a stream, and so legal inside a capture.
 Status allocate_in(int device, void* stream, int64_t bytes, void** data);

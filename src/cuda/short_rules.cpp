@@ -13,17 +13,20 @@ std::string short_refuses(const Kernel& kernel, const Problem& p, const DeviceIn
   if (p.seqlen_kv > kernel.tile_n)
     return cat("takes sequences of up to ", kernel.tile_n, " keys; given ", p.seqlen_kv);
   if (p.head_dim % 8 != 0 || p.head_dim_v % 8 != 0)
-    return cat("takes head_dim and head_dim_v that are multiples of 8; given ", p.head_dim, " and ", p.head_dim_v);
+    return cat("takes head_dim and head_dim_v that are multiples of 8; given ", p.head_dim, " and ",
+               p.head_dim_v);
   if (p.batch_invariant)
     return "takes short sequences alone; batch_invariant asks for a row that sequences of any length take";
   return {};
 }
 
-// Every head is read and written once, whatever its length; where that takes less time, the products and weights
-// of whole fragments.
+// Every head is read and written once, whatever its length; where that takes less time, the products and
+// weights of whole fragments.
 Estimate short_estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& device, const Schedule&) {
-  constexpr double kLaunchSeconds = 2.5e-6;
-  constexpr double kShareOfUnit = 0.45;
+  constexpr double kLaunchSeconds = 3e-6;
+  // Sixteen keys of a fragment of queries, alone.
+  constexpr double kBlockSeconds = 0.3e-6;
+  constexpr double kShareOfUnit = 0.13;
   const Facts& facts = facts_of(kernel);
   const double lanes = fma_lanes(device.isa), multiprocessors = std::max(device.cores, 1);
   const double clock = std::max(device.core_gflops, 1.0) * 1e9 / (2.0 * lanes);
@@ -31,16 +34,14 @@ Estimate short_estimate(const Kernel& kernel, const Problem& p, const DeviceInfo
   const double heads = full_sequences(p) * static_cast<double>(p.heads_q);
   const double rows = std::ceil(static_cast<double>(p.seqlen_q) / kernel.tile_m) * kernel.tile_m;
   const double keys = std::ceil(static_cast<double>(p.seqlen_kv) / kernel.tile_m) * kernel.tile_m;
-  // Chunks of 64 keys that no query of a fragment sees are left out.
-  constexpr double kChunk = 64;
-  const double edge = p.causal || p.window_right >= 0 || p.window_left >= 0 ? rows * kChunk : rows * keys;
-  const double walked = heads * std::min(rows * keys, visible_pairs_per_head(p) + edge);
+  const double walked = heads * rows * keys;
   Estimate e;
   e.bytes = ideal_bytes(p);
   e.waste = walked > 0 ? std::clamp(1.0 - visible_pairs(p) / walked, 0.0, 1.0) : 0.0;
   e.waves = heads / (multiprocessors * facts.blocks);
   const double bandwidth = std::max(device.memory_gbps, 1.0) * 1e9 * facts.percent / 100.0;
-  e.seconds = kLaunchSeconds + std::max(e.bytes / bandwidth, walked * 2.0 * (facts.head_dim + facts.head_dim_v) / rate);
+  e.seconds = kLaunchSeconds + kBlockSeconds * keys / kernel.tile_m +
+              std::max(e.bytes / bandwidth, walked * 2.0 * (facts.head_dim + facts.head_dim_v) / rate);
   return e;
 }
 

@@ -32,11 +32,13 @@ Estimate standard_estimate(const Kernel& kernel, const Problem& p, const DeviceI
   const double asked = operations(p);
   const double walked = e.waste < 1.0 ? asked / (1.0 - e.waste) : asked;  // FLOP
   const double pairs = walked / (2.0 * (facts_of(kernel).head_dim + facts_of(kernel).head_dim_v));
-  // Written and read: scores of 4 bytes, weights of 2. What a round leaves in the L2 is not counted.
-  e.bytes = ideal_bytes(p) + 12.0 * pairs;
+  // Written and read: scores of 4 bytes, weights of 2. The maxima's pass leaves short rows in the cache.
+  constexpr int64_t kShortRow = 1024;
+  const double scores_read = p.seqlen_kv > kShortRow ? 8.0 : 4.0;
+  e.bytes = ideal_bytes(p) + (8.0 + scores_read) * pairs;
   const double products = std::max(0.0, e.seconds - kLaunchSeconds);
   e.seconds = kLaunchSeconds + kNextSeconds * static_cast<double>(3 * sizes.rounds() - 1) +
-              std::max(0.5 * products, 4.0 * pairs / bandwidth) + 6.0 * pairs / bandwidth +
+              std::max(0.5 * products, 4.0 * pairs / bandwidth) + (2.0 + scores_read) * pairs / bandwidth +
               std::max(0.5 * products, 2.0 * pairs / bandwidth);
   return e;
 }

@@ -156,7 +156,7 @@ struct BackwardKeys {
       ptx::cp_async_wait<0>();
       __syncthreads();
       if (C::kStages == 2 && next.head < end) load_queries(next, stage ^ 1);
-      if (careful) clear_blind(at, stage);
+      if (careful) clear_blind(stage);
 #pragma unroll 1
       for (int chunk = 0; chunk < C::kTileM; chunk += C::kChunk) {
         if constexpr (C::kGeneral)
@@ -348,7 +348,7 @@ struct BackwardKeys {
   }
 
   // Between two barriers, of which the walk has the first.
-  __device__ __forceinline__ void clear_blind(Step, int stage) {
+  __device__ __forceinline__ void clear_blind(int stage) {
     constexpr int kOfQ = C::QTile::kPanels * 8, kAll = kOfQ + C::OTile::kPanels * 8;
 #pragma unroll 1
     for (int i = ptx::thread_afresh(); i < C::kTileM * kAll; i += C::kThreads) {

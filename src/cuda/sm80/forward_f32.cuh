@@ -12,9 +12,9 @@
 // Sums. A product of a tile starts from zero, and tiles are added in fp32, rounded: the matrix unit
 // truncates.
 //
-// Roles. Four warps alike, 32 queries each, so that a word of K or V read from shared memory serves two
-// products; two blocks share a multiprocessor. Shared memory: hi and lo of Q, of one K tile and one V tile,
-// swizzled. V(j) is copied under S = Q K(j)^T, K(j - 1) under the softmax and O += P V(j).
+// Roles. Four warps alike, a fragment of 16 queries each (two of them fit no registers); two or three blocks
+// share a multiprocessor. Shared memory: hi and lo of Q, of one K tile and one V tile, swizzled. V(j) is
+// copied under S = Q K(j)^T, K(j - 1) under the softmax and O += P V(j).
 //
 // Invariants. At most one group of copies is on its way. A barrier stands between the last read of a buffer
 // and the copy that fills it again, and between a copy's end and the first read. Rows that no query of the
@@ -38,7 +38,6 @@ struct F32Config {
   static constexpr int kFragments = kFragmentsOf;  // of 16 queries, in a warp
   static constexpr int kDim = kDimOf, kTileM = 64 * kFragments, kTileN = kKeys, kThreads = 128;
   static constexpr int kBlocks = kBlocksOf;
-  static constexpr int kGroup = 32;  // keys whose scores are summed at a time
   using QTile = tile::SharedTile<kTileM, kDim>;
   using KTile = tile::SharedTile<kTileN, kDim>;
 };
@@ -149,45 +148,45 @@ struct ForwardF32 {
     multiply_values(most);
   }
 
-  // S, as the given numbers have it; kGroup keys at a time: what the second sum costs in registers.
+  // S, as the given numbers have it.
   __device__ __forceinline__ void multiply_scores() {
     const int lane = lane_now(), half = lane / 16;
     const int q_row = warp_row_now() + lane % 16, k_row = half * 8 + lane % 8;
     const LaneAddress q_hi(shared.q[0], q_row, half), q_lo(shared.q[1], q_row, half);
     const LaneAddress k_hi(shared.k[0], k_row, lane / 8 % 2), k_lo(shared.k[1], k_row, lane / 8 % 2);
+    float r_small[C::kFragments][kScores] = {};
 #pragma unroll
-    for (int group = 0; group < C::kTileN / C::kGroup; ++group) {
-      if (group > 0) __syncwarp();  // the compiler would sum all groups at the same time, and spill
-      float r_large[C::kFragments][C::kGroup / 2] = {}, r_small[C::kFragments][C::kGroup / 2] = {};
+    for (int f = 0; f < C::kFragments; ++f) {
 #pragma unroll
-      for (int i = 0; i < C::kDim / 16; ++i) {
-        uint32_t a_hi[C::kFragments][4], a_lo[C::kFragments][4];
+      for (int i = 0; i < kScores; ++i) r_s[f][i] = 0.0f;
+    }
 #pragma unroll
-        for (int f = 0; f < C::kFragments; ++f) {
-          ptx::ldmatrix_x4(a_hi[f], q_hi.at<typename C::QTile>(i) + f * 16 * 128);
-          ptx::ldmatrix_x4(a_lo[f], q_lo.at<typename C::QTile>(i) + f * 16 * 128);
-        }
-#pragma unroll
-        for (int n = 0; n < C::kGroup / 16; ++n) {
-          uint32_t b_hi[4], b_lo[4];
-          const int key = group * C::kGroup + n * 16;
-          ptx::ldmatrix_x4(b_hi, k_hi.at<typename C::KTile>(i) + key * 128);
-          ptx::ldmatrix_x4(b_lo, k_lo.at<typename C::KTile>(i) + key * 128);
-#pragma unroll
-          for (int f = 0; f < C::kFragments; ++f)
-            multiply_split(&r_large[f][8 * n], &r_small[f][8 * n], a_hi[f], a_lo[f], b_hi, b_lo);
-        }
-      }
-      const RowScale* s_scales = shared.k_scales + group * C::kGroup + 2 * (lane % 4);
+    for (int i = 0; i < C::kDim / 16; ++i) {
+      uint32_t a_hi[C::kFragments][4], a_lo[C::kFragments][4];
 #pragma unroll
       for (int f = 0; f < C::kFragments; ++f) {
-        const int row = warp_row_now() + 16 * f + lane / 4;
-        const float of_row[2] = {shared.q_scales[row].unit, shared.q_scales[row + 8].unit};
-#pragma unroll
-        for (int i = 0; i < C::kGroup / 2; ++i)
-          r_s[f][group * C::kGroup / 2 + i] = fmaf(r_small[f][i], kLowUnit, r_large[f][i]) *
-                                              of_row[i / 2 % 2] * s_scales[tile::fragment_column(i)].unit;
+        ptx::ldmatrix_x4(a_hi[f], q_hi.at<typename C::QTile>(i) + f * 16 * 128);
+        ptx::ldmatrix_x4(a_lo[f], q_lo.at<typename C::QTile>(i) + f * 16 * 128);
       }
+#pragma unroll
+      for (int n = 0; n < C::kTileN / 16; ++n) {
+        uint32_t b_hi[4], b_lo[4];
+        ptx::ldmatrix_x4(b_hi, k_hi.at<typename C::KTile>(i) + n * 16 * 128);
+        ptx::ldmatrix_x4(b_lo, k_lo.at<typename C::KTile>(i) + n * 16 * 128);
+#pragma unroll
+        for (int f = 0; f < C::kFragments; ++f)
+          multiply_split(&r_s[f][8 * n], &r_small[f][8 * n], a_hi[f], a_lo[f], b_hi, b_lo);
+      }
+    }
+    const RowScale* s_scales = shared.k_scales + 2 * (lane % 4);
+#pragma unroll
+    for (int f = 0; f < C::kFragments; ++f) {
+      const int row = warp_row_now() + 16 * f + lane / 4;
+      const float of_row[2] = {shared.q_scales[row].unit, shared.q_scales[row + 8].unit};
+#pragma unroll
+      for (int i = 0; i < kScores; ++i)
+        r_s[f][i] = fmaf(r_small[f][i], kLowUnit, r_s[f][i]) * of_row[i / 2 % 2] *
+                    s_scales[tile::fragment_column(i)].unit;
     }
     for (int j = lane; j < C::kTileN; j += 32) {
       const RowScale key = shared.k_scales[j];
@@ -216,9 +215,9 @@ struct ForwardF32 {
     }
   }
 
-  // 16 columns of O at a time: what their tile sums cost in registers.
+  // A few columns of O at a time: what their tile sums cost in registers.
   __device__ __forceinline__ void multiply_values(float most) {
-    constexpr int kColumns = 16, kSums = kColumns / 2;
+    constexpr int kColumns = C::kDim > 64 ? 32 : 16, kSums = kColumns / 2;
     const int lane = lane_now();
     const float inverse = most == 0.0f ? 0.0f : __fdividef(1.0f, most);
     const RowScale* s_scales = shared.v_scales + 2 * (lane % 4);
@@ -238,7 +237,6 @@ struct ForwardF32 {
     const LaneAddress v_hi(shared.v[0], lane % 16, lane / 16), v_lo(shared.v[1], lane % 16, lane / 16);
 #pragma unroll
     for (int part = 0; part < C::kDim / kColumns; ++part) {
-      if (part > 0) __syncwarp();
       float r_large[C::kFragments][kSums] = {}, r_small[C::kFragments][kSums] = {};
 #pragma unroll
       for (int i = 0; i < C::kTileN / 16; ++i) {

@@ -23,7 +23,7 @@ inline PartsOf place_parts(const RowTensor& t, int64_t rows, int64_t of_sequence
   of.parts.hi = reinterpret_cast<__half*>(*scratch);
   of.parts.lo = of.parts.hi + all * dim;
   of.parts.scales = reinterpret_cast<RowScale*>(of.parts.lo + all * dim);
-  *scratch += all * cuda::f32_row_bytes(dim);
+  *scratch += cuda::f32_part_bytes(dim, all);
   return of;
 }
 

@@ -31,8 +31,8 @@ struct ShortArgs {
 struct ShortWork : tile::Work {
   int32_t kv_head;
 
-  // A packed sequence that is longer than the plan's bound has further pieces, tiles_m apart. begin stands before
-  // the first one; next is false after the last.
+  // A packed sequence that is longer than the plan's bound has further pieces, tiles_m apart. begin stands
+  // before the first one; next is false after the last.
   __device__ __forceinline__ void begin(const ShortArgs& args, int index) {
     int tile_row;
     args.order.find(index, batch, head, tile_row);

@@ -1,4 +1,5 @@
-// Host side of the rows for short sequences: which of their kernels a call takes, and how many queries are a piece.
+// Host side of the rows for short sequences: which of their kernels a call takes, and how many queries are a
+// piece.
 #ifndef TILEWISE_CUDA_SM80_SHORT_LAUNCH_H_
 #define TILEWISE_CUDA_SM80_SHORT_LAUNCH_H_
 
@@ -11,15 +12,15 @@
 
 namespace tilewise::sm80 {
 
-// Heads are cut only where they are too few to occupy the device: keys are read once for each piece, but a warp takes
-// some 1.5 us for 16 queries against 64 keys.
+// Heads are cut only where they are too few to occupy the device: keys are read once for each piece, but a
+// warp takes some 1.5 us for 16 queries against 64 keys.
 constexpr int kWantedWarps = 4;  // on a multiprocessor
 constexpr int kMostRows = 256;   // of a piece
 
 inline ShortArgs short_args(const ForwardParams& p, int multiprocessors) {
   const int64_t heads = std::max<int64_t>(1, p.batch * p.heads_q), fragments = (p.seqlen_q + 15) / 16;
-  const int64_t pieces =
-      std::clamp<int64_t>(int64_t{kWantedWarps} * multiprocessors / heads, 1, std::max<int64_t>(1, fragments));
+  const int64_t pieces = std::clamp<int64_t>(int64_t{kWantedWarps} * multiprocessors / heads, 1,
+                                             std::max<int64_t>(1, fragments));
   ShortArgs args;
   args.params = p;
   args.rows = static_cast<int32_t>(std::min<int64_t>(kMostRows, 16 * ((fragments + pieces - 1) / pieces)));
@@ -65,11 +66,13 @@ struct ShortRow {
 
 }  // namespace tilewise::sm80
 
-#define TILEWISE_SM80_SHORT(name, type)                                                                        \
-  namespace tilewise::cuda {                                                                                   \
-  cudaError_t name(const ForwardParams& p, const Call& call) { return sm80::ShortRow<type>::launch(p, call); } \
-  cudaError_t name##_prepare(const tilewise_problem&) { return sm80::ShortRow<type>::prepare(); }              \
-  const char* name##_refuses(const ForwardParams&) { return nullptr; }                                         \
+#define TILEWISE_SM80_SHORT(name, type)                                                           \
+  namespace tilewise::cuda {                                                                      \
+  cudaError_t name(const ForwardParams& p, const Call& call) {                                    \
+    return sm80::ShortRow<type>::launch(p, call);                                                 \
+  }                                                                                               \
+  cudaError_t name##_prepare(const tilewise_problem&) { return sm80::ShortRow<type>::prepare(); } \
+  const char* name##_refuses(const ForwardParams&) { return nullptr; }                            \
   }
 
 #endif  // TILEWISE_CUDA_SM80_SHORT_LAUNCH_H_

@@ -2,9 +2,9 @@
 // fragments of O to global memory.
 //
 // A lane reads and writes 16 bytes of a row at a time: with g = lane / 4 and q = lane % 4, word i of columns
-// [32 c + 8 q, + 8). The products take these words as they are. Q K^T sums over columns, in any order that Q and
-// K share: words 2 s and 2 s + 1 are step s of chunk c. Columns of O and V go in fours of mma's: product 4 c + i
-// gives a lane the columns of word i, so that O needs no exchange between lanes.
+// [32 c + 8 q, + 8). The products take these words as they are. Q K^T sums over columns, in any order that Q
+// and K share: words 2 s and 2 s + 1 are step s of chunk c. Columns of O and V go in fours of mma's: product
+// 4 c + i gives a lane the columns of word i, so that O needs no exchange between lanes.
 #ifndef TILEWISE_CUDA_SM80_SHORT_ROWS_H_
 #define TILEWISE_CUDA_SM80_SHORT_ROWS_H_
 
@@ -22,8 +22,8 @@ __device__ __forceinline__ uint4 load_words(const void* g_from, bool exists) {
 
 // Queries `row` + g and + 8 of the sequence; zeros for what is not there.
 template <typename T, int kDim>
-__device__ __forceinline__ void load_queries(uint4 (&r_q)[kDim / 32][2], const ForwardParams& p, const ShortWork& w,
-                                             int row, int lane) {
+__device__ __forceinline__ void load_queries(uint4 (&r_q)[kDim / 32][2], const ForwardParams& p,
+                                             const ShortWork& w, int row, int lane) {
   const int first = row + lane / 4, column = 8 * (lane % 4);
   const T* g_q = tile::row_of_tensor<T>(p.q, w.batch, w.q_begin + first, w.head) + column;
 #pragma unroll
@@ -75,8 +75,9 @@ __device__ __forceinline__ void store_rows(float (&r_o)[kDim / 2], const ShortAr
         x[i] = ends.sees[r] ? r_o[16 * c + i / 2 * 4 + 2 * r + i % 2] * ends.factor[r] : 0.0f;
       if (args.wide_o) {
         if (column < columns)
-          *reinterpret_cast<uint4*>(static_cast<T*>(p.o.data) + at + column) = make_uint4(
-              ptx::pack<T>(x[0], x[1]), ptx::pack<T>(x[2], x[3]), ptx::pack<T>(x[4], x[5]), ptx::pack<T>(x[6], x[7]));
+          *reinterpret_cast<uint4*>(static_cast<T*>(p.o.data) + at + column) =
+              make_uint4(ptx::pack<T>(x[0], x[1]), ptx::pack<T>(x[2], x[3]), ptx::pack<T>(x[4], x[5]),
+                         ptx::pack<T>(x[6], x[7]));
         continue;
       }
 #pragma unroll
@@ -94,12 +95,13 @@ __device__ __forceinline__ void store_rows(float (&r_o)[kDim / 2], const ShortAr
 
 // Rows [row, row + count) of the sequence, one by one, by a whole warp.
 template <typename T, int kDim>
-__device__ __forceinline__ void exact_rows(const ShortArgs& args, const ShortWork& w, int row, int count, int lane) {
+__device__ __forceinline__ void exact_rows(const ShortArgs& args, const ShortWork& w, int row, int count,
+                                           int lane) {
 #pragma unroll 1
   for (int i = row; i < min(row + count, w.rows_q); ++i) {
     const int first = w.lo(i);
-    tile::exact_row<T, kDim>(args.params, w, i, w.kv_head, lane, first,
-                             i < w.len_q ? w.hi(i) : first, tile::PlainPairs());
+    tile::exact_row<T, kDim>(args.params, w, i, w.kv_head, lane, first, i < w.len_q ? w.hi(i) : first,
+                             tile::PlainPairs());
   }
 }
 

@@ -1,14 +1,16 @@
-// Forward attention of sequences of at most 64 keys, compute capability 8.0 and up: a softmax over a whole row.
+// Forward attention of sequences of at most 64 keys, compute capability 8.0 and up: a softmax over a whole
+// row.
 //
-// Roles. A warp alone takes a piece: up to all queries of one head, 16 at a time. Warps share nothing: what one
-// computes runs under the loads of the others.
+// Roles. A warp alone takes a piece: up to all queries of one head, 16 at a time. Warps share nothing: what
+// one computes runs under the loads of the others.
 //
-// Memory. K and V of the head lie in the warp's registers, read once, 16 bytes a lane, and all at once, so that a
-// multiprocessor has 64 KB and more on the way. V is transposed there. Shared memory holds the warp's Work.
+// Memory. K and V of the head lie in the warp's registers, read once, 16 bytes a lane, and all at once, so
+// that a multiprocessor has 64 KB and more on the way. V is transposed there. Shared memory holds the warp's
+// Work.
 //
-// Invariants. Keys that no row of the piece sees are zero in registers: their weights are 0, but 0 * NaN is not.
-// Where O is not finite all the same, or where a packed sequence is longer than the plan's bound, rows are done
-// one by one (tile/exact.cuh).
+// Invariants. Keys that no row of the piece sees are zero in registers: their weights are 0, but 0 * NaN is
+// not. Where O is not finite all the same, or where a packed sequence is longer than the plan's bound, rows
+// are done one by one (tile/exact.cuh).
 #ifndef TILEWISE_CUDA_SM80_SHORT_WARP_H_
 #define TILEWISE_CUDA_SM80_SHORT_WARP_H_
 
@@ -69,8 +71,7 @@ struct WarpPiece {
   template <typename Use>
   __device__ __forceinline__ void for_words(const RowTensor& t, int64_t dim, const Use& use) {
     const int lane = lane_now(), key = lane / 4, column = 8 * (lane % 4);
-    const T* g_from =
-        tile::row_of_tensor<T>(t, w.batch, w.kv_begin + key, w.kv_head) + column;
+    const T* g_from = tile::row_of_tensor<T>(t, w.batch, w.kv_begin + key, w.kv_head) + column;
 #pragma unroll
     for (int n = 0; n < kBlocks; ++n) {
       const bool seen = key + 8 * n >= w.see_first && key + 8 * n < w.see_last;
@@ -81,7 +82,8 @@ struct WarpPiece {
   }
 
   __device__ __forceinline__ void load_keys() {
-    for_words(args.params.k, args.params.head_dim, [&](int n, int c, const uint4& words) { r_k[n][c] = words; });
+    for_words(args.params.k, args.params.head_dim,
+              [&](int n, int c, const uint4& words) { r_k[n][c] = words; });
   }
 
   // All are asked for before the first is transposed.
@@ -99,7 +101,8 @@ struct WarpPiece {
     }
   }
 
-  __device__ __forceinline__ void multiply_values(float (&r_o)[C::kDim / 2], const float (&r_p)[C::kKeys / 2]) {
+  __device__ __forceinline__ void multiply_values(float (&r_o)[C::kDim / 2],
+                                                  const float (&r_p)[C::kKeys / 2]) {
 #pragma unroll
     for (int step = 0; step < C::kKeys / 16; ++step) {
       uint32_t a[4];

@@ -1,15 +1,16 @@
-// Forward attention on sm_90a for short sequences: O = softmax(mask(score(Q K^T))) V for one tile of queries of one
-// head, by small blocks of which several share a multiprocessor.
+// Forward attention on sm_90a for short sequences: O = softmax(mask(score(Q K^T))) V for one tile of queries
+// of one head, by small blocks of which several share a multiprocessor.
 //
-// Roles. One or two warpgroups alike, 64 queries each; there is no producer and there are no turns: a warpgroup's step
-// is one chain (scores, softmax, values), and what fills the units meanwhile are the other blocks. So a piece of work
-// starts and ends under the others' work, which is what the persistent kernel (forward.cuh) loses where a piece has
-// few steps. One thread of the first warpgroup drives the copy engine.
+// Roles. One or two warpgroups alike, 64 queries each; there is no producer and there are no turns: a
+// warpgroup's step is one chain (scores, softmax, values), and what fills the units meanwhile are the other
+// blocks. So a piece of work starts and ends under the others' work, which is what the persistent kernel
+// (forward.cuh) loses where a piece has few steps. One thread of the first warpgroup drives the copy engine.
 //
-// Shared memory. Q, and one or two tiles of K and of V, asked for at once; further tiles follow as buffers come free.
+// Shared memory. Q, and one or two tiles of K and of V, asked for at once; further tiles follow as buffers
+// come free.
 //
-// Invariants. Every full barrier has one arrival and the tile's bytes; every empty barrier counts the warps. A block
-// barrier stands between the pieces of a packed sequence that is longer than the plan's bound.
+// Invariants. Every full barrier has one arrival and the tile's bytes; every empty barrier counts the warps.
+// A block barrier stands between the pieces of a packed sequence that is longer than the plan's bound.
 #ifndef TILEWISE_CUDA_SM90_SHORT_H_
 #define TILEWISE_CUDA_SM90_SHORT_H_
 
@@ -28,7 +29,8 @@
 
 namespace tilewise::sm90 {
 
-template <typename ElementT, int kWarpgroups, int kKeys, int kStageCount, int kBlocksOf, bool kShapedScores = false>
+template <typename ElementT, int kWarpgroups, int kKeys, int kStageCount, int kBlocksOf,
+          bool kShapedScores = false>
 struct ShortConfig {
   using Element = ElementT;
   static constexpr int kDim = 64, kDimV = 64;
@@ -48,7 +50,8 @@ struct Cursor {
   uint32_t issued;  // tiles
 };
 
-// Work, next and the cursors are the loading thread's; what others read of them changes between block barriers.
+// Work, next and the cursors are the loading thread's; what others read of them changes between block
+// barriers.
 template <typename C>
 struct ShortShared {
   alignas(tile::kSwizzleAlignment) uint8_t q[2][C::kGroups][C::QTile::kBytes];
@@ -57,8 +60,8 @@ struct ShortShared {
   tile::Work work[2];            // of this piece and of the next one; batch < 0: there is none
   int32_t next_index, next_row;  // of the last piece that was made: in the order, and its tile of queries
   Cursor keys, values;
-  int32_t made;    // pieces
-  uint32_t loads;  // pieces with tiles, of which Q has been asked for
+  int32_t made;                               // pieces
+  uint32_t loads;                             // pieces with tiles, of which Q has been asked for
   uint32_t tiles_before[2], loads_before[2];  // of the two pieces
   ptx::Mbarrier q_full[2];
   ptx::Mbarrier k_full[C::kStages], k_empty[C::kStages];
@@ -108,8 +111,8 @@ struct ShortForward {
   static __device__ __forceinline__ uint32_t stage_of(uint32_t n) { return n % C::kStages; }
   static __device__ __forceinline__ uint32_t phase_of(uint32_t n) { return n / C::kStages & 1; }
 
-  // The block's piece `n`. A packed sequence that is longer than the plan's bound has further tiles of queries,
-  // tiles_m apart.
+  // The block's piece `n`. A packed sequence that is longer than the plan's bound has further tiles of
+  // queries, tiles_m apart.
   __device__ __forceinline__ void make_piece(int n) {
     tile::Work& w = shared.work[n & 1];
     const tile::Work& before = shared.work[n & 1 ^ 1];
@@ -130,16 +133,16 @@ struct ShortForward {
     w.tile_first = w.tile_last = 0;
   }
 
-  // Asks for tiles until `keys` and `values` of them have been asked for since the block's start, as far as the pieces
-  // are known. Waits for the buffers: they have been read, or are about to be.
+  // Asks for tiles until `keys` and `values` of them have been asked for since the block's start, as far as
+  // the pieces are known. Waits for the buffers: they have been read, or are about to be.
   __device__ __forceinline__ void load(uint32_t keys, uint32_t values) {
     while (shared.keys.issued < keys && advance(shared.keys)) {
       const tile::Work& w = shared.work[shared.keys.piece & 1];
       const uint32_t n = shared.keys.issued++, stage = stage_of(n);
       if (n >= C::kStages) ptx::mbarrier_wait(&shared.k_empty[stage], phase_of(n) ^ 1);
       load_tile<typename C::KTile>(shared.k[stage], args.k, &shared.k_full[stage], ptx::CacheHint::normal,
-                                   w.kv_begin + shared.keys.tile * C::kTileN, w.head / args.queries_per_key_head,
-                                   w.batch);
+                                   w.kv_begin + shared.keys.tile * C::kTileN,
+                                   w.head / args.queries_per_key_head, w.batch);
       if (shared.keys.tile-- == w.tile_last - 1) {
         shared.tiles_before[shared.keys.piece & 1] = n;
         shared.loads_before[shared.keys.piece & 1] = shared.loads;
@@ -151,13 +154,14 @@ struct ShortForward {
       const uint32_t n = shared.values.issued++, stage = stage_of(n);
       if (n >= C::kStages) ptx::mbarrier_wait(&shared.v_empty[stage], phase_of(n) ^ 1);
       load_tile<typename C::VTile>(shared.v[stage], args.v, &shared.v_full[stage], ptx::CacheHint::normal,
-                                   w.kv_begin + shared.values.tile * C::kTileN, w.head / args.queries_per_key_head,
-                                   w.batch);
+                                   w.kv_begin + shared.values.tile * C::kTileN,
+                                   w.head / args.queries_per_key_head, w.batch);
       --shared.values.tile;
     }
   }
 
-  // Moves on to the next piece where this one's tiles have been asked for; false where nothing is known to follow.
+  // Moves on to the next piece where this one's tiles have been asked for; false where nothing is known to
+  // follow.
   __device__ __forceinline__ bool advance(Cursor& cursor) {
     while (cursor.tile < shared.work[cursor.piece & 1].tile_first) {
       if (cursor.piece > piece || shared.made <= cursor.piece + 1) return false;
@@ -214,7 +218,8 @@ struct ShortForward {
     }
   }
 
-  // While the first scores of a piece are computed: the next piece, and its first tiles, as far as there are buffers.
+  // While the first scores of a piece are computed: the next piece, and its first tiles, as far as there are
+  // buffers.
   __device__ __forceinline__ void look_ahead(uint32_t count) {
     make_piece(piece + 1);
     load(count + C::kStages, count + C::kStages);
@@ -229,7 +234,8 @@ struct ShortForward {
     const int row = row_now(), key = tile * C::kTileN, lane_column = 2 * (lane_now() % 4);
     if constexpr (C::kShaped) {
       const ForwardParams& p = args.params;
-      tile::shape(r_s, p.scale, p.softcap, p.alibi_slope(w.batch, w.head), row + w.q_offset, w.beyond, key, lane_column);
+      tile::shape(r_s, p.scale, p.softcap, p.alibi_slope(w.batch, w.head), row + w.q_offset, w.beyond, key,
+                  lane_column);
     }
     if (!w.is_full(tile)) tile::hide(r_s, w, row, key, lane_column);
   }
@@ -238,7 +244,12 @@ struct ShortForward {
   __device__ __forceinline__ void clear_unseen(int tile, uint32_t stage) {
     const int first = work().see_first - tile * C::kTileN, last = work().see_last - tile * C::kTileN;
     if (first <= 0 && last >= C::kTileN) return;
-    tile::clear_outside<C::kTileN, C::kDimV>(shared.v[stage], first, last, kGroupBarrier + group);
+    // Barriers by constants: a kernel that may name any takes all sixteen, and blocks share what a
+    // multiprocessor has.
+    if (group == 0)
+      tile::clear_outside<C::kTileN, C::kDimV>(shared.v[stage], first, last, kGroupBarrier);
+    else
+      tile::clear_outside<C::kTileN, C::kDimV>(shared.v[stage], first, last, kGroupBarrier + 1);
   }
 
   __device__ __forceinline__ void finish() {
@@ -265,7 +276,8 @@ struct ShortForward {
 };
 
 template <typename C>
-__global__ void __launch_bounds__(C::kThreads, C::kBlocks) short_forward(const __grid_constant__ ForwardArgs args) {
+__global__ void __launch_bounds__(C::kThreads, C::kBlocks)
+    short_forward(const __grid_constant__ ForwardArgs args) {
   extern __shared__ __align__(tile::kSwizzleAlignment) uint8_t s_bytes[];
   auto& shared = *reinterpret_cast<ShortShared<C>*>(s_bytes);
   if (threadIdx.x == 0) {

@@ -37,11 +37,12 @@ struct ShortRow {
 
   static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
     return tile::is_shaped(p) ? launch_short<Shaped>(p, call.multiprocessors, call.stream)
-                             : launch_short<Plain>(p, call.multiprocessors, call.stream);
+                              : launch_short<Plain>(p, call.multiprocessors, call.stream);
   }
   static cudaError_t prepare() {
     const cudaError_t error = cuda::allow_shared(short_forward<Plain>, sizeof(ShortShared<Plain>));
-    return error == cudaSuccess ? cuda::allow_shared(short_forward<Shaped>, sizeof(ShortShared<Shaped>)) : error;
+    return error == cudaSuccess ? cuda::allow_shared(short_forward<Shaped>, sizeof(ShortShared<Shaped>))
+                                : error;
   }
   static const char* refuses(const ForwardParams& p) {
     if (const char* rule = tensor_map_refuses(p.q, extent_q(p, p.head_dim))) return rule;
@@ -53,11 +54,11 @@ struct ShortRow {
 }  // namespace tilewise::sm90
 
 // After the name: element, warpgroups, keys of a tile, stages, blocks.
-#define TILEWISE_SM90_SHORT(name, ...)                                                               \
-  namespace tilewise::cuda {                                                                         \
-  cudaError_t name(const ForwardParams& p, const Call& call) {                                       \
-    return sm90::ShortRow<__VA_ARGS__>::launch(p, call);                                             \
-  }                                                                                                  \
+#define TILEWISE_SM90_SHORT(name, ...)                                                                   \
+  namespace tilewise::cuda {                                                                             \
+  cudaError_t name(const ForwardParams& p, const Call& call) {                                           \
+    return sm90::ShortRow<__VA_ARGS__>::launch(p, call);                                                 \
+  }                                                                                                      \
   cudaError_t name##_prepare(const tilewise_problem&) { return sm90::ShortRow<__VA_ARGS__>::prepare(); } \
   const char* name##_refuses(const ForwardParams& p) { return sm90::ShortRow<__VA_ARGS__>::refuses(p); } \
   }

@@ -69,8 +69,9 @@ __device__ __forceinline__ void store_row(const AppendParams& a, const RowTensor
   }
 }
 
+// Not inlined: around the divisions' slow paths ptxas would spill the loop's values on sm_80.
 template <bool kQuantized>
-__device__ __forceinline__ void append_row(const AppendParams& a, int64_t b, int64_t i, int64_t position) {
+__device__ __noinline__ void append_row(const AppendParams& a, int64_t b, int64_t i, int64_t position) {
   const KeyRun to = key_run(a.cache, Sequence(), b, position, 1);
   const int64_t angle = clamp_index(position, 0, a.positions - 1);
   store_row<kQuantized>(a, a.cache.k, a.cache.k_scales, a.k_scales_out, to, a.dim,
