@@ -7,19 +7,9 @@
 #ifndef TILEWISE_CUDA_UNITS_H_
 #define TILEWISE_CUDA_UNITS_H_
 
-#include <cuda_runtime_api.h>
-
-#include "core/params.h"
+#include "cuda/call.h"
 
 namespace tilewise::cuda {
-
-struct Call {
-  cudaStream_t stream = nullptr;
-  void* control = nullptr;  // TILEWISE_CONTROL_BYTES, zero on entry, left zero
-  void* scratch = nullptr;  // undefined on entry
-  int num_splits = 0;       // the plan's
-  int multiprocessors = 0;
-};
 
 #define CUDA_FORWARD(name, ...)                                \
   cudaError_t name(const ForwardParams& p, const Call& call);  \

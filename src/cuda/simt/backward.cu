@@ -1,8 +1,8 @@
 #include <algorithm>
 
+#include "cuda/call.h"
 #include "cuda/simt/backward_parts.h"
 #include "cuda/simt/backward_rows.cuh"
-#include "cuda/units.h"
 
 namespace tilewise::cuda {
 namespace {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
+#include "cuda/call.h"
 #include "cuda/simt/forward.cuh"
-#include "cuda/units.h"
 
 namespace tilewise::cuda {
 namespace {

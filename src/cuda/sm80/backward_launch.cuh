@@ -12,7 +12,7 @@
 #include "cuda/sm80/backward_queries.cuh"
 #include "cuda/support/launch.cuh"
 #include "cuda/tile/wide.h"
-#include "cuda/units.h"
+#include "cuda/call.h"
 
 namespace tilewise::sm80 {
 

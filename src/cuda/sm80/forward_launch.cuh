@@ -3,10 +3,10 @@
 #ifndef TILEWISE_CUDA_SM80_FORWARD_LAUNCH_H_
 #define TILEWISE_CUDA_SM80_FORWARD_LAUNCH_H_
 
+#include "cuda/call.h"
 #include "cuda/sm80/forward.cuh"
 #include "cuda/support/launch.cuh"
 #include "cuda/tile/wide.h"
-#include "cuda/units.h"
 
 namespace tilewise::sm80 {
 

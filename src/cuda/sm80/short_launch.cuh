@@ -5,10 +5,10 @@
 
 #include <algorithm>
 
+#include "cuda/call.h"
 #include "cuda/sm80/short_warp.cuh"
 #include "cuda/support/launch.cuh"
 #include "cuda/tile/wide.h"
-#include "cuda/units.h"
 
 namespace tilewise::sm80 {
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "core/softmax.h"
+#include "cuda/call.h"
 #include "cuda/sm80/split.cuh"
 #include "cuda/support/launch.cuh"
-#include "cuda/units.h"
 
 namespace tilewise::sm80 {
 

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
+#include "cuda/call.h"
 #include "cuda/sm80/standard.cuh"
 #include "cuda/support/launch.cuh"
 #include "cuda/tile/wide.h"
-#include "cuda/units.h"
 
 namespace tilewise::sm80 {
 

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 
+#include "cuda/call.h"
 #include "cuda/sm90/backward.cuh"
 #include "cuda/sm90/backward_rows.cuh"
 #include "cuda/sm90/tensor_map.h"
 #include "cuda/support/launch.cuh"
 #include "cuda/tile/wide.h"
-#include "cuda/units.h"
 #include "tilewise/c.h"
 
 namespace tilewise::sm90 {

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "cuda/call.h"
 #include "cuda/sm90/forward.cuh"
 #include "cuda/sm90/tensor_map.h"
 #include "cuda/support/launch.cuh"
 #include "cuda/tile/wide.h"
-#include "cuda/units.h"
 
 namespace tilewise::sm90 {
 

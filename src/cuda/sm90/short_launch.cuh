@@ -2,11 +2,11 @@
 #ifndef TILEWISE_CUDA_SM90_SHORT_LAUNCH_H_
 #define TILEWISE_CUDA_SM90_SHORT_LAUNCH_H_
 
+#include "cuda/call.h"
 #include "cuda/sm90/short.cuh"
 #include "cuda/sm90/tensor_map.h"
 #include "cuda/support/launch.cuh"
 #include "cuda/tile/wide.h"
-#include "cuda/units.h"
 
 namespace tilewise::sm90 {
 
