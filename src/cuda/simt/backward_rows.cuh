@@ -2,8 +2,7 @@
 //
 //   delta    D = rowsum(dO o O) - dlse, or the delta given - dlse; a warp a row
 //   bias     a block owns 64 x 64 elements of dbias (one row or column where the bias repeats over it) and
-//   adds up
-//            dS of all sequences, heads and tiles that it repeats over, in ascending order, in registers
+//            adds up dS of all sequences, heads and tiles that it repeats over, in ascending order, in registers
 //   sinks    a block owns a head's dsink = -sum e^(sink - lse) D; in double, threads by rows, then a tree
 #ifndef TILEWISE_CUDA_SIMT_BACKWARD_ROWS_CUH_
 #define TILEWISE_CUDA_SIMT_BACKWARD_ROWS_CUH_
@@ -33,10 +32,11 @@ __global__ void __launch_bounds__(kThreads)
       for (int64_t i = row0 + threadIdx.x / 32; i < end; i += kThreads / 32) {
         const int64_t row = q.q_begin + i;
         const float delta = row_delta(p, b, row, head);
-        const float dlse = p.dlse.data ? p.dlse.at(b, row, head) : 0.0f;
+        if (threadIdx.x % 32 != 0) continue;
         // A row that sees nothing may have anything for its dO.
         const bool lives = p.lse.at(b, row, head) != kNegativeInfinity;
-        if (threadIdx.x % 32 == 0) to.at(b, row, head) = lives ? delta - dlse : 0.0f;
+        const float dlse = p.dlse.data ? p.dlse.at(b, row, head) : 0.0f;
+        to.at(b, row, head) = lives ? delta - dlse : 0.0f;
       }
     }
   }
