@@ -1,8 +1,8 @@
 // What the SIMT backward does beside the tiles of backward.cuh: D of every row before them, dbias and dsinks.
 //
 //   delta    D = rowsum(dO o O) - dlse, or the delta given - dlse; a warp a row
-//   bias     a block owns 64 x 64 elements of dbias (one row or column where the bias repeats over it) and
-//            adds up dS of all sequences, heads and tiles that it repeats over, in ascending order, in registers
+//   bias     a block owns 64 x 64 elements of dbias (one row or column where the bias repeats over it): dS of
+//            all sequences, heads and tiles that it repeats over, added in ascending order, in registers
 //   sinks    a block owns a head's dsink = -sum e^(sink - lse) D; in double, threads by rows, then a tree
 #ifndef TILEWISE_CUDA_SIMT_BACKWARD_ROWS_CUH_
 #define TILEWISE_CUDA_SIMT_BACKWARD_ROWS_CUH_
