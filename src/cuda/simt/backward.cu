@@ -50,8 +50,13 @@ RowStats delta_in(void* scratch, const BackwardParams& p) {
 }
 
 cudaError_t launch_delta(const BackwardParams& given, RowStats to, cudaStream_t stream) {
-  const int64_t tiles = tiles_of(given.seqlen_q, kRows), tasks = tiles * given.heads_q * given.batch;
-  if (tasks > 0) backward_delta<<<blocks_of(tasks), kThreads, 0, stream>>>(given, to, tiles, tasks);
+  const int64_t tiles = tiles_of(given.seqlen_q, kRows);
+  if (tiles * given.heads_q * given.batch == 0) return cudaSuccess;
+  const auto blocks = [](int64_t wanted, int64_t most) {
+    return static_cast<unsigned>(std::min(wanted, most));
+  };
+  const dim3 grid(blocks(tiles, kMostBlocks), blocks(given.heads_q, 65535), blocks(given.batch, 65535));
+  backward_delta<<<grid, kThreads, 0, stream>>>(given, to);
   return cudaGetLastError();
 }
 

@@ -22,21 +22,24 @@ __device__ __forceinline__ float row_delta(const BackwardParams& p, int64_t b, i
   return sum;
 }
 
+// Blocks by tile of rows, head and sequence, which fewer blocks walk: no index is divided (64-bit divisions
+// are calls, around which ptxas would keep values in memory).
 __global__ void __launch_bounds__(kThreads)
-    backward_delta(const __grid_constant__ BackwardParams p, RowStats to, int64_t tiles, int64_t tasks) {
-  for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
-    const int64_t head = task / tiles % p.heads_q, b = task / tiles / p.heads_q;
+    backward_delta(const __grid_constant__ BackwardParams p, const __grid_constant__ RowStats to) {
+  for (int64_t b = blockIdx.z; b < p.batch; b += gridDim.z) {
     const Sequence q = sequence_of(p, b);
-    for (int64_t row0 = task % tiles * kRows; row0 < q.len_q; row0 += tiles * kRows) {
-      const int64_t end = min(row0 + kRows, q.len_q);
-      for (int64_t i = row0 + threadIdx.x / 32; i < end; i += kThreads / 32) {
-        const int64_t row = q.q_begin + i;
-        const float delta = row_delta(p, b, row, head);
-        if (threadIdx.x % 32 != 0) continue;
-        // A row that sees nothing may have anything for its dO.
-        const bool lives = p.lse.at(b, row, head) != kNegativeInfinity;
-        const float dlse = p.dlse.data ? p.dlse.at(b, row, head) : 0.0f;
-        to.at(b, row, head) = lives ? delta - dlse : 0.0f;
+    for (int64_t head = blockIdx.y; head < p.heads_q; head += gridDim.y) {
+      for (int64_t row0 = int64_t{blockIdx.x} * kRows; row0 < q.len_q; row0 += int64_t{gridDim.x} * kRows) {
+        const int64_t end = min(row0 + kRows, q.len_q);
+        for (int64_t i = row0 + threadIdx.x / 32; i < end; i += kThreads / 32) {
+          const int64_t row = q.q_begin + i;
+          const float delta = row_delta(p, b, row, head);
+          if (threadIdx.x % 32 != 0) continue;
+          // A row that sees nothing may have anything for its dO.
+          const bool lives = p.lse.at(b, row, head) != kNegativeInfinity;
+          const float dlse = p.dlse.data ? p.dlse.at(b, row, head) : 0.0f;
+          to.at(b, row, head) = lives ? delta - dlse : 0.0f;
+        }
       }
     }
   }
