@@ -22,9 +22,9 @@ __device__ __forceinline__ float row_delta(const BackwardParams& p, int64_t b, i
   return sum;
 }
 
-// Blocks by tile of rows, head and sequence, which fewer blocks walk: no index is divided (64-bit divisions
-// are calls, around which ptxas would keep values in memory).
-__global__ void __launch_bounds__(kThreads)
+// Blocks by tile of rows, head and sequence, which fewer blocks walk. One resident block is asked for, no
+// more: are calls, around which ptxas would keep values in memory).
+__global__ void __launch_bounds__(kThreads, 1)
     backward_delta(const __grid_constant__ BackwardParams p, const __grid_constant__ RowStats to) {
   for (int64_t b = blockIdx.z; b < p.batch; b += gridDim.z) {
     const Sequence q = sequence_of(p, b);
