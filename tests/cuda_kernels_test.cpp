@@ -151,7 +151,9 @@ TEST_F(Cuda, EachRowRunsAPlainProblem) {
       bool ran = false;
       std::string refusals;
       for (int dim : {64, 128, 192, 256}) {
-        const auto c = parse_case(cat("name=plain heads_q=2 seqlen_q=40 head_dim=", dim));
+        const std::string stored =
+            kernel->dtype_kv == DType::none ? "" : cat(" dtype_kv=", name_of(kernel->dtype_kv));
+        const auto c = parse_case(cat("name=plain heads_q=2 seqlen_q=40 head_dim=", dim, stored));
         CaseData data(*c, dtype_for(*kernel), 1);
         data.set_forward_result(expect_forward(data.params(Direction::forward)));
         const RunResult result =

@@ -68,7 +68,8 @@ class RowWeights {
     double score = 0;
     for (int64_t d = 0; d < p_.head_dim; ++d)
       score += load_element(p_.q.data, p_.q.dtype, q + d) * load_element(p_.k.data, p_.k.dtype, k + d);
-    score *= static_cast<double>(p_.scale);
+    score *= static_cast<double>(p_.scale) *
+             static_cast<double>(p_.k_scales.at(key.block, scale_group(p_, s, key), h / p_.group()));
     if (p_.softcap > 0)
       score = static_cast<double>(p_.softcap) * std::tanh(score / static_cast<double>(p_.softcap));
     if (p_.bias.data) score += bias_of(b, h, i, j);

@@ -6,13 +6,13 @@
 
 #include <algorithm>
 
+#include "cuda/call.h"
 #include "cuda/simt/backward_parts.h"
 #include "cuda/sm80/backward_bias.cuh"
 #include "cuda/sm80/backward_keys.cuh"
 #include "cuda/sm80/backward_queries.cuh"
 #include "cuda/support/launch.cuh"
 #include "cuda/tile/wide.h"
-#include "cuda/call.h"
 
 namespace tilewise::sm80 {
 
