@@ -61,16 +61,16 @@ class Ours(tw.Tilewise):
 def fill(problem, tensors, dtype, **arrays):
     """Puts torch's tensors into `tensors` and their types into the problem; all are of `dtype` but lse."""
     for field, tensor in arrays.items():
-        code = tw.DTYPES["f32" if field == "lse" else dtype][0]
+        code = (tw.DTYPES | tw.STORED)["f32" if field == "lse" else dtype][0]
         if field != "lse":
             setattr(problem, "dtype_" + field, code)
         setattr(tensors, field, tw.view(tensor, code))
 
 
 def sdpa_of(torch, point, name):
-    """PyTorch's function by one backend, of tensors [batch, heads, seqlen, dim]."""
+    """PyTorch's function by one of BACKENDS or "math", of tensors [batch, heads, seqlen, dim]."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
-    backend = getattr(SDPBackend, BACKENDS[name])
+    backend = getattr(SDPBackend, "MATH" if name == "math" else BACKENDS[name])
     options = {"is_causal": point.causal} | ({"enable_gqa": True} if point.heads_kv != point.heads else {})
 
     def call(*tensors):

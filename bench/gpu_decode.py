@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Times this library's CUDA forward of few queries over long caches beside cuDNN and PyTorch's flash backend.
 
-    bench/gpu_decode.py [--output decode.json] [--sets decode,paged,skewed,more,quantised] [--only TEXT,...] [--kernel NAME]
-                        [--seconds S] [--no-rivals]
+    bench/gpu_decode.py [--output decode.json] [--sets decode,paged,skewed,more,quantised] [--only TEXT,...]
+                        [--kernel NAME] [--seconds S] [--no-rivals]
 
 All in one process, in turns, on random data: graphs of at least 50 calls that walk caches of more than 256 MB in all,
 so that every call finds nothing of its cache in L2. One JSON object a line, the keys of gpu_bench.py. The share of the
@@ -17,9 +17,6 @@ import gpu_common as gpu
 import torch_rival as tw
 
 ROTATED_BYTES, LEAST_CALLS = 272 << 20, 50
-F32, I32 = 1, 4  # TILEWISE_F32, TILEWISE_I32
-HAS_KV_SCALES = 1 << 14
-STORED = {"f8e4m3": (9, "float8_e4m3fn"), "i8": (10, "int8")}  # TILEWISE_F8E4M3, TILEWISE_I8
 
 
 class Point(gpu.Point):
@@ -30,8 +27,10 @@ class Point(gpu.Point):
         super().__init__(name, batch, heads, head_dim, queries, queries > 1, heads_kv, dtype=dtype, seqlen_kv=keys)
         self.page, self.lengths, self.stored = page, lengths or [keys] * batch, stored
 
-    def cache_bytes(self):
-        return (2 if self.stored else 4) * sum(self.lengths) * self.heads_kv * self.head_dim
+    def cache_bytes(self, rows=0):
+        """Of k and v: of `rows` rows of keys, 0 = the sequences'."""
+        size = (tw.DTYPES | tw.STORED)[self.stored or self.dtype][1]
+        return 2 * size * (rows or sum(self.lengths)) * self.heads_kv * self.head_dim
 
     def text(self):
         where = f" page {self.page}" if self.page else ""
@@ -86,11 +85,10 @@ class Call:
         self.lengths = torch.tensor(point.lengths, dtype=torch.int32, device="cuda")
         self.table, blocks = paged(torch, point) if point.page else (None, point.batch)
         shape = (blocks, point.page or point.seqlen_kv, point.heads_kv, point.head_dim)
-        bytes_of = (2 if point.stored else 4) * shape[0] * shape[1] * shape[2] * shape[3]
-        fit = int(torch.cuda.mem_get_info()[0] * 0.8) // bytes_of
+        fit = int(torch.cuda.mem_get_info()[0] * 0.8) // point.cache_bytes(shape[0] * shape[1])
         wanted = -(-ROTATED_BYTES // point.cache_bytes()) if point.cache_bytes() < ROTATED_BYTES else 2
         self.q = make(point.batch, point.seqlen, point.heads, point.head_dim)
-        stored = (lambda x: x) if not point.stored else lambda x: (x * 24).to(getattr(torch, STORED[point.stored][1]))
+        stored = (lambda x: x) if not point.stored else lambda x: (x * 24).to(getattr(torch, tw.STORED[point.stored][2]))
         self.caches = [(stored(make(*shape)), stored(make(*shape))) for _ in range(max(1, min(wanted, fit)))]
         self.scales = [(torch.rand(blocks, point.heads_kv, device="cuda") + 0.5) / 24 for _ in "kv"]
         self.o = torch.empty_like(self.q)
@@ -98,18 +96,15 @@ class Call:
         if point.page:
             problem.page_size, problem.max_pages, problem.num_pages = point.page, self.table.shape[1], blocks
             problem.features |= tw.HAS_KV_LENGTHS
-        problem.features |= HAS_KV_SCALES if point.stored else 0
+        problem.features |= tw.HAS_KV_SCALES if point.stored else 0
         for k, v in self.caches:
             tensors = tw.Tensors()
             gpu.fill(problem, tensors, point.dtype, q=self.q, o=self.o)
+            gpu.fill(problem, tensors, point.stored or point.dtype, k=k, v=v)
             if point.stored:
-                problem.dtype_k = problem.dtype_v = STORED[point.stored][0]
-                tensors.k, tensors.v = (tw.view(x, problem.dtype_k) for x in (k, v))
-                tensors.k_scales, tensors.v_scales = (tw.view(x, F32) for x in self.scales)
-            else:
-                gpu.fill(problem, tensors, point.dtype, k=k, v=v)
+                tensors.k_scales, tensors.v_scales = (tw.view(x, tw.DTYPES["f32"][0]) for x in self.scales)
             if point.page:
-                tensors.page_table, tensors.kv_lengths = tw.view(self.table, I32), tw.view(self.lengths, I32)
+                tensors.page_table, tensors.kv_lengths = (tw.view(x, tw.INT32) for x in (self.table, self.lengths))
             self.tensors.append(tensors)
         self.plan = ours.plan(problem, kernel)
         self.enqueue = ours.launcher(torch, self.plan)

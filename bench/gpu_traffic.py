@@ -13,7 +13,6 @@ counts registers, accesses to local memory (spills) and branches of our kernels 
 import argparse
 import csv
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -41,7 +40,6 @@ def calls_of(o, forms=FORMS):
 def run_calls(o):
     """Every call between two marks, and behind it the read that empties the caches between two marks."""
     torch = gpu.torch_on_cuda()
-    from torch.nn.attention import SDPBackend, sdpa_kernel
     ours = gpu.Ours(o.library)
     other = torch.ones(1 << 28, dtype=torch.int32, device="cuda")
     small = torch.ones(8, 8, device="cuda")
@@ -56,11 +54,10 @@ def run_calls(o):
         q, k, v = (torch.randn((point.batch, s, point.heads, d), device="cuda").bfloat16() for _ in range(3))
         out, kernel = torch.empty_like(q), form
         if form == "math":
-            theirs = [t.transpose(1, 2) for t in (q, k, v)]
+            theirs, math = [t.transpose(1, 2) for t in (q, k, v)], gpu.sdpa_of(torch, point, "math")
 
-            def call():
-                with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-                    return torch.nn.functional.scaled_dot_product_attention(*theirs, is_causal=o.causal)
+            def call(theirs=theirs, math=math):
+                return math(*theirs)
         else:
             problem, tensors = ours.problem_of(point), tw.Tensors()
             gpu.fill(problem, tensors, "bf16", q=q, k=k, v=v, o=out)
@@ -85,8 +82,10 @@ def run_calls(o):
 
 
 def find_ncu():
-    found = shutil.which("ncu") or next(iter(sorted(glob("/usr/local/cuda*/bin/ncu") + glob("/opt/nvidia/nsight-compute/*/ncu"))), "")
-    return found or sys.exit("ncu (Nsight Compute) is not here: nothing is counted")
+    for found in (shutil.which("ncu"), *sorted(glob("/usr/local/cuda*/bin/ncu")), *sorted(glob("/opt/nvidia/nsight-compute/*/ncu"))):
+        if found:
+            return found
+    sys.exit("ncu (Nsight Compute) is not here: nothing is counted")
 
 
 def count(o, metrics):
@@ -97,8 +96,7 @@ def count(o, metrics):
                    "--clock-control", "none", "--profile-from-start", "off", "--log-file", str(log), sys.executable, __file__, "--calls",
                    str(calls), "--library", o.library, "--kernel", o.kernel, "--head-dims", ",".join(map(str, o.head_dims)), "--seqlens",
                    ",".join(map(str, o.seqlens)), "--forms", ",".join(o.forms)] + ["--causal"] * o.causal
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)})
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         text = log.read_text() if log.exists() else ""
         if not calls.exists() or "ERR_" in text:
             errors = [line for line in (text + done.stdout).splitlines() if "ERR" in line or "rror" in line]
@@ -107,7 +105,7 @@ def count(o, metrics):
         table = list(csv.DictReader(line for line in text.splitlines() if line.startswith('"')))[1:]  # behind the row of units
         if o.keep:
             shutil.copy(log, o.keep)
-    parts, at = [], -1
+    parts = []
     for row in table:
         if MARK in row["Kernel Name"]:
             parts.append([])
@@ -139,7 +137,7 @@ def main():
     for d in o.head_dims:
         for s in o.seqlens:
             least, line, fused = 4 * TOTAL * 2048 * 2e-6, "", None
-            for form in ("fused", "three-step", "math"):
+            for form in FORMS:
                 call = by_call[d, s, form]
                 if "not_run" in call:
                     line += f'{"not run":>20}'

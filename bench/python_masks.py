@@ -83,24 +83,18 @@ def main():
         for case in options.cases.split(","):
             dtype = torch.bfloat16 if timer.cuda else torch.float32
             calls = calls_of(case, rows, max(1, options.tokens // rows), device, dtype, options.small)
-            times, memory = {key: [] for key in calls}, {}
-            for step in range(-1, options.steps):
+            memory = {key: timer.peak_bytes(call) for key, call in calls.items()}
+            times = {key: [] for key in calls}
+            for _ in range(options.steps):
                 for key, call in calls.items():
-                    if timer.cuda and step < 0:
-                        torch.cuda.reset_peak_memory_stats()
-                        before = torch.cuda.memory_allocated()
-                    seconds = timer(call)
-                    if step >= 0:
-                        times[key].append(seconds)
-                    elif timer.cuda:
-                        memory[key] = (torch.cuda.max_memory_allocated() - before) / 2**30
+                    times[key].append(timer(call))
             for workload in ("training", "prefill"):
                 ours, texts = statistics.median(times["tilewise", workload]), []
                 for name in IMPLEMENTATIONS:
-                    seconds = statistics.median(times[name, workload])
+                    seconds, peak = statistics.median(times[name, workload]), memory[name, workload]
                     results.append({"schema": 1, "case": case, "workload": workload, "implementation": name, "seqlen": rows,
-                                    "ms_median": seconds * 1e3, "peak_gib": memory.get((name, workload))})
-                    texts.append(f"{name} {seconds * 1e3:.1f} ms ({seconds / ours:.2f}x, {memory.get((name, workload), 0):.1f} GiB)")
+                                    "ms_median": seconds * 1e3, "peak_bytes": peak})
+                    texts.append(f"{name} {seconds * 1e3:.1f} ms ({seconds / ours:.2f}x" + ("" if peak is None else f", {peak / 2**30:.1f} GiB") + ")")
                 print(f"{case:8s} {workload:8s} S={rows:<6d} " + "; ".join(texts), flush=True)
             if options.json:
                 with open(options.json, "w", encoding="utf-8") as file:

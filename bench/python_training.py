@@ -43,6 +43,18 @@ class Timer:
         b.synchronize()
         return a.elapsed_time(b) / 1e3
 
+    def peak_bytes(self, call):
+        """Makes a call and says what of PyTorch's allocator it took beyond what was taken; None on the CPU."""
+        if not self.cuda:
+            call()
+            return None
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+
 
 def training_step(model, ids, optimizer, **inputs):
     def step():
@@ -87,12 +99,7 @@ def measured(workload, shape, rows, options, device, dtype):
             for part, call in prepared(workload, shape, attend, rows, options.tokens, device, dtype).items():
                 call[0]()
                 if timer.cuda:
-                    torch.cuda.synchronize()
-                    torch.cuda.reset_peak_memory_stats()
-                    before = torch.cuda.memory_allocated()
-                    call[0]()
-                    torch.cuda.synchronize()
-                    memory[name, part] = torch.cuda.max_memory_allocated() - before
+                    memory[name, part] = timer.peak_bytes(call[0])
                 calls[name, part] = call
         except (torch.OutOfMemoryError, NotImplementedError) as error:
             failures[name] = "out of memory" if isinstance(error, torch.OutOfMemoryError) else str(error).splitlines()[0]

@@ -24,8 +24,10 @@ warnings.filterwarnings("ignore")
 
 I32, I64, U32, U64 = c.c_int32, c.c_int64, c.c_uint32, c.c_uint64
 DTYPES = {"f32": (1, 4, "float32"), "f16": (2, 2, "float16"), "bf16": (3, 2, "bfloat16")}
+STORED = {"f8e4m3": (9, 1, "float8_e4m3fn"), "i8": (10, 1, "int8")}  # of a cache's k and v
+INT32 = 4
 FORWARD, BACKWARD = 0, 1
-HAS_KV_LENGTHS, HAS_LSE = 1 << 3, 1 << 10
+HAS_KV_LENGTHS, HAS_LSE, HAS_KV_SCALES = 1 << 3, 1 << 10, 1 << 14
 
 
 class Tensor(c.Structure):  # tilewise_tensor
@@ -36,7 +38,8 @@ class Tensor(c.Structure):  # tilewise_tensor
 class Tensors(c.Structure):  # tilewise_tensors
     _fields_ = [(name, Tensor) for name in
                 "q k v o lse bias mask q_lengths kv_lengths kv_starts q_offset page_table cache_batch_idx k_scales v_scales "
-                "cu_seqlens_q cu_seqlens_kv segment_ids_q segment_ids_kv kv_ranges alibi_slopes sinks dropout_state dout dlse delta dq dk dv dbias dsinks".split()
+                "cu_seqlens_q cu_seqlens_kv segment_ids_q segment_ids_kv kv_ranges alibi_slopes sinks dropout_state "
+                "dout dlse delta dq dk dv dbias dsinks".split()
                 ] + [("q_offset_value", I64), ("dropout_seed", U64), ("dropout_offset", U64)]
 
 

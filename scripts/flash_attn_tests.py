@@ -7,7 +7,8 @@ CLONE is a clone of FlashAttention's repository (github.com/Dao-AILab/flash-atte
 nothing of it is kept. Its decorators make some 500,000 cases, more than can be collected: of each test N (default 20) cases are
 drawn by a seed, of those whose sequences are at most S (default 512) rows, and the test is called with them, in turns, as many
 as begin within --seconds. Without a GPU the device's name is replaced, so that the same cases run on the CPU. Needs tilewise,
-PyTorch, pytest and einops. A line for each case with the reason where it failed, for each test, and the sum last.
+PyTorch, pytest and einops. A line for each case with the reason where it failed, for each test with the lines at which the file
+skips a case by itself, and the sum last.
 """
 
 import argparse
@@ -91,11 +92,12 @@ def outcome(test, case):
         with contextlib.redirect_stdout(None):  # which says what each case's errors are
             test(**case)
         return "passed", ""
-    except pytest.skip.Exception as skip:
-        return "skipped", str(skip)
-    except Exception as error:  # whatever a test raises is its verdict
+    except (pytest.skip.Exception, pytest.fail.Exception, Exception) as error:  # whatever a test raises is its verdict
         lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith("test_flash_attn.py")]
-        return "failed", f"line {lines[-1].lineno}: {lines[-1].line}: {type(error).__name__} {error}".replace("\n", " ")
+        where = f"line {lines[-1].lineno}: {lines[-1].line}" if lines else "not begun"
+        if isinstance(error, pytest.skip.Exception):  # of the file: nothing here or in tilewise asks for it
+            return "skipped", where
+        return "failed", f"{where}: {type(error).__name__} {error}".replace("\n", " ")
 
 
 def main():
@@ -127,6 +129,9 @@ def main():
         print(f"{name}: {', '.join(f'{kinds.count(kind)} {kind}' for kind in sums)} of {len(cases)} drawn of {total}")
         for kind in kinds:
             sums[kind] += 1
+        skips = [reason for kind, reason in verdicts[name] if kind == "skipped"]
+        for reason in dict.fromkeys(skips):
+            print(f"    {skips.count(reason)} skipped at {reason}")
     print(", ".join(f"{count} {kind}" for kind, count in sums.items()))
     return 1 if sums["failed"] or not sums["passed"] else 0
 

@@ -93,7 +93,7 @@ run_bench() {
 }
 
 venv=$PWD/build/python-gpu
-# No registry is needed where nanobind and scikit-build-core are installed: a machine that is lent has none. pip is python3's,
+# No registry is needed where nanobind and scikit-build-core are installed, so that this runs without a network. pip is python3's,
 # and so are the packages, of an environment too, which --system-site-packages would not reach.
 make_venv() {
   local log=$results/venv.log wheel=${TILEWISE_WHEEL-}
@@ -113,7 +113,7 @@ make_venv() {
 # One process a part: the tests are the host's arithmetic mostly.
 run_python() {
   local part parts=(test_gpu. OnGpu.test_options 'test_numbers.*OnGpu.test_[!o]' 'test_torch.*OnGpu' 'test_cache.*OnGpu'
-    'test_flash_attn.*OnGpu' 'test_transformers.*OnGpu' host)
+    'test_flash_attn.*OnGpu' 'test_transformers.*OnGpu' 'test_masks.*OnGpu' host)
   make_venv
   SECONDS=0
   for part in "${!parts[@]}"; do

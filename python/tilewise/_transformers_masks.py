@@ -34,7 +34,7 @@ KNOWN = _known()
 
 
 class NotKnown(Exception):
-    """A mask function of somebody else, or one that is no interval."""
+    """A mask function that is not one of transformers'."""
 
 
 def taken_apart(function) -> tuple[str, dict]:
