@@ -99,8 +99,9 @@ def count(o, metrics):
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         text = log.read_text() if log.exists() else ""
         if not calls.exists() or "ERR_" in text:
-            errors = [line for line in (text + done.stdout).splitlines() if "ERR" in line or "rror" in line]
-            sys.exit(f"ncu counted nothing (exit {done.returncode}): " + (errors or (text + done.stdout).splitlines() or ["it said nothing"])[-1][:300])
+            lines = (text + done.stdout).splitlines()
+            errors = [line for line in lines if "ERR" in line or "rror" in line]
+            sys.exit(f"ncu counted nothing (exit {done.returncode}): " + (errors or lines or ["it said nothing"])[-1][:300])
         said = json.loads(calls.read_text())
         table = list(csv.DictReader(line for line in text.splitlines() if line.startswith('"')))[1:]  # behind the row of units
         if o.keep:

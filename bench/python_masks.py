@@ -94,7 +94,8 @@ def main():
                     seconds, peak = statistics.median(times[name, workload]), memory[name, workload]
                     results.append({"schema": 1, "case": case, "workload": workload, "implementation": name, "seqlen": rows,
                                     "ms_median": seconds * 1e3, "peak_bytes": peak})
-                    texts.append(f"{name} {seconds * 1e3:.1f} ms ({seconds / ours:.2f}x" + ("" if peak is None else f", {peak / 2**30:.1f} GiB") + ")")
+                    memory_text = "" if peak is None else f", {peak / 2**30:.1f} GiB"
+                    texts.append(f"{name} {seconds * 1e3:.1f} ms ({seconds / ours:.2f}x{memory_text})")
                 print(f"{case:8s} {workload:8s} S={rows:<6d} " + "; ".join(texts), flush=True)
             if options.json:
                 with open(options.json, "w", encoding="utf-8") as file:

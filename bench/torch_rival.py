@@ -6,8 +6,9 @@
         [--kernel NAME] [--seconds S] [--repeats N] [--seed N]
 
 Prints two JSON lines a length with the keys of `tilewise bench --json`: ours (rival null), then PyTorch's (rival
-"pytorch"); `tilewise bench --rivals` runs it and shows the ratio of the two. The machine's peak is not measured here, so what depends on it is null. PyTorch comes from
-scripts/rivals.sh; the calls are its flash kernels themselves, without dispatch by scaled_dot_product_attention.
+"pytorch"); `tilewise bench --rivals` runs it and shows the ratio of the two. The machine's peak is not measured here, so what
+depends on it is null. PyTorch comes from scripts/rivals.sh; the calls are its flash kernels themselves, without dispatch by
+scaled_dot_product_attention.
 """
 
 import argparse
