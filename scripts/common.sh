@@ -20,3 +20,14 @@ build_jobs() {
   [ "$jobs" -lt 1 ] && jobs=1
   echo "$jobs"
 }
+
+# The Python package's wheel against the library of a build folder, into WORK/wheel: make_wheel PYTHON BUILD WORK [OPTIONS OF PIP]...
+make_wheel() {
+  local python=$1 build=$2 work=$3
+  shift 3
+  cmake --install "$build" --prefix "$work/prefix" || return 1
+  if have ccache; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
+  "$python" -m pip wheel --disable-pip-version-check --no-build-isolation --no-deps -v . -w "$work/wheel" \
+    --config-settings=build-dir="$work/build" --config-settings=cmake.source-dir=python \
+    --config-settings=cmake.define.Tilewise_ROOT="$work/prefix" "$@"
+}

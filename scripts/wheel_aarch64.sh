@@ -4,22 +4,19 @@
 # its headers serve the other architecture too. CPU kernels only: CUDA needs a cross nvcc.
 . "$(dirname "$0")/common.sh"
 [ $# = 2 ] || die "give a build folder of the preset aarch64 and one for the wheel: scripts/wheel_aarch64.sh build-aarch64 FOLDER"
-build=$PWD/$1
+build=$(cd "$1" && pwd)
 folder=$(mkdir -p "$2" && cd "$2" && pwd)
 work=$build/wheel
 rm -rf "$work"
-cmake --install "$build" --prefix "$work/prefix" >/dev/null
-if have ccache; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
+mkdir -p "$work"
 # The toolchain looks for packages in the cross root only; Python's headers and nanobind's sources are the host's.
 cat >"$work/toolchain.cmake" <<EOF
 include($PWD/cmake/toolchains/aarch64-linux-gnu.cmake)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE BOTH)
 set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE BOTH)
 EOF
-_PYTHON_HOST_PLATFORM=linux-aarch64 python3 -m pip wheel --disable-pip-version-check --no-build-isolation --no-deps -v . -w "$work/plain" \
-  --config-settings=build-dir="$work/build" --config-settings=cmake.source-dir=python --config-settings=build.targets=_core \
-  --config-settings=cmake.define.CMAKE_TOOLCHAIN_FILE="$work/toolchain.cmake" \
-  --config-settings=cmake.define.Tilewise_ROOT="$work/prefix" >"$work/log.txt" 2>&1 ||
+_PYTHON_HOST_PLATFORM=linux-aarch64 make_wheel python3 "$build" "$work" --config-settings=build.targets=_core \
+  --config-settings=cmake.define.CMAKE_TOOLCHAIN_FILE="$work/toolchain.cmake" >"$work/log.txt" 2>&1 ||
   { tail -n 15 "$work/log.txt" >&2; die "the wheel does not build, see $work/log.txt"; }
-python3 -m auditwheel repair -w "$folder" "$work"/plain/tilewise-*.whl >>"$work/log.txt" 2>&1 || die "auditwheel finds no manylinux tag, see $work/log.txt"
+python3 -m auditwheel repair -w "$folder" "$work"/wheel/tilewise-*.whl >>"$work/log.txt" 2>&1 || die "auditwheel finds no manylinux tag, see $work/log.txt"
 ls "$folder"/tilewise-*aarch64.whl
