@@ -30,7 +30,7 @@ void empty_launch(benchmark::State& state) {
   in_rows(state, [] { return launch_empty(); });
 }
 
-void planned_call(benchmark::State& state, int64_t head_dim, DType dtype, const char* kernel) {
+void planned_call(benchmark::State& state, DType dtype, const char* kernel) {
   ContextOptions options;
   options.device_kind = TILEWISE_CUDA;
   const auto context = Context::create(options);
@@ -38,8 +38,7 @@ void planned_call(benchmark::State& state, int64_t head_dim, DType dtype, const 
   tune::ProblemSize size;
   size.dtype = dtype;
   size.heads_q = size.heads_kv = 1;
-  size.head_dim = size.head_dim_v = head_dim;
-  size.seqlen_q = size.seqlen_kv = 64;
+  size.head_dim = size.head_dim_v = size.seqlen_q = size.seqlen_kv = 64;
   const Problem problem = tune::make_problem(size);
   const auto data = tune::ProblemData::make(*context, problem, 1);
   if (!data) return state.SkipWithError(data.status().message().c_str());
@@ -49,14 +48,14 @@ void planned_call(benchmark::State& state, int64_t head_dim, DType dtype, const 
 }
 
 BENCHMARK(empty_launch)->Name("cuda/empty_launch");
-BENCHMARK_CAPTURE(planned_call, simt, 64, DType::bf16, "forward_simt_any_64x64")->Name("cuda/call/simt");
-BENCHMARK_CAPTURE(planned_call, sm80, 64, DType::bf16, "forward_sm80_bf16_d64_128x128_simple")
+BENCHMARK_CAPTURE(planned_call, simt, DType::bf16, "forward_simt_any_64x64")->Name("cuda/call/simt");
+BENCHMARK_CAPTURE(planned_call, sm80, DType::bf16, "forward_sm80_bf16_d64_128x128_simple")
     ->Name("cuda/call/sm80");
-BENCHMARK_CAPTURE(planned_call, sm90, 64, DType::bf16, "forward_sm90_bf16_d64_128x128_s2_simple")
+BENCHMARK_CAPTURE(planned_call, sm90, DType::bf16, "forward_sm90_bf16_d64_128x128_s2_simple")
     ->Name("cuda/call/sm90");
-BENCHMARK_CAPTURE(planned_call, split, 64, DType::bf16, "forward_sm80_bf16_d64_16x128_split_simple")
+BENCHMARK_CAPTURE(planned_call, split, DType::bf16, "forward_sm80_bf16_d64_16x128_split_simple")
     ->Name("cuda/call/split");
-BENCHMARK_CAPTURE(planned_call, f32, 64, DType::f32, "forward_sm80_f32_d64_64x64_simple")
+BENCHMARK_CAPTURE(planned_call, f32, DType::f32, "forward_sm80_f32_d64_64x64_simple")
     ->Name("cuda/call/f32_2_launches");
 
 }  // namespace
