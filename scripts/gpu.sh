@@ -4,7 +4,8 @@
 #   build     what is not up to date in build/; without this step what stands there is used
 #   tests     every CUDA row on every case that it does not refuse, side by side; random problems
 #   sanitize  memcheck, initcheck, synccheck and racecheck over one case for each code path
-#   bench     ours, cuDNN and PyTorch's flash backend in turns, graph replays and eager calls (bench/gpu_bench.py)
+#   bench     ours, cuDNN and PyTorch's flash backend in turns: decode, backward, then forward by graph replays and eager calls
+#             (bench/gpu_decode.py, gpu_backward_bench.py, gpu_bench.py)
 #   python    the wheel (that of TILEWISE_WHEEL, or built against build/) in a virtual environment over the system's packages,
 #             and python/tests on the CPU and the GPU, a process for each part
 #   models    whole models end to end, with that environment: bench/python_training.py
@@ -20,23 +21,38 @@ have nvidia-smi && nvidia-smi --query-gpu=name,driver_version,memory.total --for
   die "nvidia-smi is not here: no NVIDIA driver"
 
 tests=build/bin/cuda_kernels_test
+cache_tests=build/bin/cuda_cache_test
 failed=0
 
-# Shards as CTest would start them, one process each: the oracle's work is the host's.
+# run_shards LOG SHARDS COMMAND...: the command's tests in as many processes, as CTest would start them (the oracle's work
+# is the host's), their output in LOG. The greatest of their exit statuses.
+run_shards() {
+  local log=$1 shards=$2 status=0 one i running=()
+  shift 2
+  for ((i = 0; i < shards; ++i)); do
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i "$@" >"$log.$i" 2>&1 &
+    running+=($!)
+  done
+  for i in "${running[@]}"; do
+    one=0
+    wait "$i" || one=$?
+    [ $one -gt $status ] && status=$one
+  done
+  for ((i = 0; i < shards; ++i)); do cat "$log.$i"; done >"$log"
+  rm "$log".[0-9]*
+  return $status
+}
+
 run_tests() {
-  local shards status=0 i
+  local shards status=0
   shards=$(nproc)
   [ "$shards" -gt 16 ] && shards=16
   say "tests: $shards processes"
   SECONDS=0
-  local running=()
-  for ((i = 0; i < shards; ++i)); do
-    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i timeout 300 $tests >"$results/tests_$i.log" 2>&1 &
-    running+=($!)
-  done
-  for i in "${running[@]}"; do wait "$i" || status=1; done
-  cat "$results"/tests_*.log >"$results/tests.log"
-  rm "$results"/tests_*.log
+  run_shards "$results/tests.log" "$shards" timeout 300 $tests || status=1
+  run_shards "$results/cache_tests.log" 1 timeout 120 $cache_tests || status=1
+  cat "$results/cache_tests.log" >>"$results/tests.log"
+  rm "$results/cache_tests.log"
   grep -hE '^\[  FAILED  \] [A-Z]' "$results/tests.log" | sort -u | head -20 || true
   local passed bad skipped
   passed=$(grep -cE '^\[       OK \]' "$results/tests.log" || true)
@@ -50,32 +66,53 @@ run_tests() {
 }
 
 # One case for each path through a kernel: plain, odd head dimension, wide values, bias with mask and segments, packed
-# lengths with dropout, bits, strides, NaN that is seen by some rows, windows, grouped heads; of backward besides:
-# accumulated gradients, one gradient alone, dbias over what repeats.
+# lengths with dropout, bits, strides, NaN that is seen by some rows, windows, grouped heads; caches in pages, also quantised
+# with scales by groups of rows; of backward besides: accumulated gradients, one gradient alone, dbias over what repeats.
 cases=dense_square,dense_d33,dense_d576_dv512,dense_gqa_7,masks_everything,masks_window_causal,masks_mask_bits_padded_rows
 cases+=,dense_f32_grads_accumulate,dense_only_dk,scores_bias_all_repeat_but_rows_keys,lengths_packed_alibi_dropout,lengths_q_lengths_causal,layouts_sliced_37,extremes_nan_key_middle,scores_sinks_dlse
+cases+=,cache_pages_16,cache_i8_pages_groups,cache_f8_pages
+
+# sanitize TOOL SHARDS: the kernels' cases and the append kernel under it; its log; its exit status.
+sanitize() {
+  local tool=$1 log=$results/$1.log status=0 one=0
+  local under=(timeout 300 compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 1000)
+  TILEWISE_TEST_CASES=$cases run_shards "$log" "$2" "${under[@]}" $tests --gtest_filter='-*OutOfMemory*:*UnderLoad*' ||
+    status=$?
+  run_shards "$log.append" 1 "${under[@]}" $cache_tests --gtest_filter='*Appends*' || one=$?
+  cat "$log.append" >>"$log"
+  rm "$log.append"
+  [ $one -gt $status ] && status=$one
+  if [ "$tool" = racecheck ] && [ $status = 9 ] && ! grep -q '^\[  FAILED  \]' "$log"; then
+    # What is left after the hazards that tests/racecheck.allow gives a reason for.
+    local hazards left
+    hazards=$(grep -E '^========= (Error|Warning):.*(Race|hazard)' "$log" || true)
+    left=$(grep -vFf <(sed -e '/^#/d' -e 's/ *#.*//' -e '/^$/d' tests/racecheck.allow) <<<"$hazards" || true)
+    if [ -n "$hazards" ] && [ -z "$left" ]; then status=0; fi
+  fi
+  return $status
+}
 
 run_sanitizers() {
-  local tool
+  local tool shards status verdict
+  declare -A running
   have compute-sanitizer || { say "sanitize: compute-sanitizer is not here"; failed=1; return; }
+  shards=$(($(nproc) / 4))
+  [ $shards -gt 0 ] || shards=1
   SECONDS=0
   for tool in memcheck initcheck synccheck racecheck; do
-    local log=$results/$tool.log status=0
-    TILEWISE_TEST_CASES=$cases timeout 180 compute-sanitizer --tool $tool --error-exitcode 9 --print-limit 1000 $tests \
-      --gtest_filter='-*OutOfMemory*:*UnderLoad*' >"$log" 2>&1 || status=$?
-    if [ $tool = racecheck ] && [ $status = 9 ] && ! grep -q '^\[  FAILED  \]' "$log"; then
-      # What is left after the hazards that tests/racecheck.allow gives a reason for.
-      local hazards left
-      hazards=$(grep -E '^========= (Error|Warning):.*(Race|hazard)' "$log" || true)
-      left=$(grep -vFf <(sed -e '/^#/d' -e 's/ *#.*//' -e '/^$/d' tests/racecheck.allow) <<<"$hazards" || true)
-      if [ -n "$hazards" ] && [ -z "$left" ]; then status=0; fi
-    fi
-    local verdict="found something, see $log"
-    if [ $status = 0 ]; then
-      verdict=clean
-    else
+    sanitize $tool $shards &
+    running[$tool]=$!
+  done
+  for tool in memcheck initcheck synccheck racecheck; do
+    status=0
+    wait "${running[$tool]}" || status=$?
+    verdict=clean
+    if [ $status != 0 ]; then
       failed=1
-      grep -qE 'SUMMARY: 0 (errors|hazards)' "$log" && verdict="clean, but a test failed under it, see $log"
+      verdict="found something, see $results/$tool.log"
+      if grep -q SUMMARY "$results/$tool.log" && ! grep SUMMARY "$results/$tool.log" | grep -qv 'SUMMARY: 0 '; then
+        verdict="clean as far as it came, but a test failed or was cut by time, see $results/$tool.log"
+      fi
     fi
     say "sanitize: $tool $verdict, $SECONDS s so far"
   done
@@ -84,6 +121,8 @@ run_sanitizers() {
 run_bench() {
   say "bench"
   if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
+    python3 bench/gpu_decode.py --output "$results/decode.json" || failed=1
+    python3 bench/gpu_backward_bench.py --dims 64,128,256 --output "$results/backward.json" || failed=1
     python3 bench/gpu_bench.py --output "$results/bench.json" || failed=1
   else
     say "bench: no PyTorch with CUDA here, so no rivals"
@@ -147,7 +186,8 @@ run_models() {
 
 for step in "$@"; do
   case $step in python | models) [ -n "${TILEWISE_WHEEL-}" ] || [ -e build/CMakeCache.txt ] || die "build/ is not there; the step build makes it" ;; esac
-  [[ $step =~ ^(build|python|models)$ ]] || [ -x $tests ] || die "$tests is not here; the step build makes it"
+  [[ $step =~ ^(build|python|models)$ ]] || { [ -x $tests ] && [ -x $cache_tests ]; } ||
+    die "$tests or $cache_tests is not here; the step build makes it"
   case $step in
     build) scripts/build.sh release -DTILEWISE_CUDA=ON -DTILEWISE_TESTS=ON ;;
     tests) run_tests ;;
