@@ -277,13 +277,7 @@ Status check_append(const tilewise_context& context, const tilewise_append& appe
   if (Status s = bind(append, params); !s.ok()) return s;
   if (!device) return check_targets(*params);
   if (!context.options.check_data) return {};  // clamped where they are read
-  const int index = append.k.device_index;
-  if (Status s = cuda::synchronize(index); !s.ok()) return s;
-  AppendParams seen = *params;
-  HostIndices host(
-      [&](void* to, const void* from, int64_t bytes) { return cuda::copy(index, to, from, bytes); });
-  if (Status s = host.fetch(seen); !s.ok()) return s;
-  return check_targets(seen);
+  return check_device_values(append.k.device_index, *params, check_targets);
 }
 
 Status run_append(const tilewise_context& context, const tilewise_append& append, const AppendParams& params,
