@@ -1,6 +1,5 @@
 // The tensors of a file as the library takes them: which dtypes and ranks each may have, and conversions.
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "cli/attend_input.h"
@@ -11,14 +10,13 @@ namespace {
 
 // Of a floating-point tensor, wherever in the file it begins.
 double element(const FileTensor& t, int64_t i) {
-  const std::byte* at = t.data + i * t.type->bits / 8;
-  uint64_t bits = 0;
-  std::memcpy(&bits, at, static_cast<size_t>(t.type->bits / 8));
-  const std::string_view type = t.type->name;
-  if (type == "F64") return std::bit_cast<double>(bits);
-  if (type == "F32") return std::bit_cast<float>(static_cast<uint32_t>(bits));
-  if (type == "F16") return float_of_f16(static_cast<uint16_t>(bits));
-  return float_of_bf16(static_cast<uint16_t>(bits));
+  alignas(8) std::byte copy[8];
+  const int64_t bytes = t.type->bits / 8;
+  std::memcpy(copy, t.data + i * bytes, static_cast<size_t>(bytes));
+  if (t.type->dtype != DType::none) return load_element(copy, t.type->dtype, 0);
+  double value = 0;  // F64
+  std::memcpy(&value, copy, sizeof value);
+  return value;
 }
 
 bool is_float(const FileTensor& t) {

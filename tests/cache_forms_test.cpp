@@ -10,6 +10,7 @@
 #include "core/append.h"
 #include "core/element.h"
 #include "core/text.h"
+#include "reference/case_tensor.h"
 #include "reference/case_values.h"
 #include "tilewise/attention.h"
 
@@ -28,8 +29,6 @@ std::vector<float> noise(int64_t n, uint64_t seed) {
   return x;
 }
 
-int64_t bytes_of(DType dtype) { return bits_of(dtype) / 8; }
-
 // k or v as a cache in one dtype, with a scale a page, and the same in pages.
 struct Cache {
   DType dtype;
@@ -38,8 +37,8 @@ struct Cache {
 
   Cache(DType type, const std::vector<float>& from, const std::vector<int32_t>& table, uint64_t seed)
       : dtype(type),
-        dense(static_cast<size_t>(kBatch * kKeys * kRow * bytes_of(type))),
-        paged(static_cast<size_t>(kPages * kPageSize * kRow * bytes_of(type)), std::byte{0x7f}),
+        dense(static_cast<size_t>(kBatch * kKeys * kRow * element_bytes(type))),
+        paged(static_cast<size_t>(kPages * kPageSize * kRow * element_bytes(type)), std::byte{0x7f}),
         scales(kBatch * kMaxPages * kHeadsKv),
         paged_scales(kPages * kHeadsKv, NAN) {
     for (size_t i = 0; i < scales.size(); ++i)
