@@ -1,33 +1,22 @@
 // The tensors of a file as the library takes them: which dtypes and ranks each may have, and conversions.
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "cli/attend_input.h"
-#include "core/half.h"
+#include "core/element.h"
 
 namespace tilewise::cli {
 namespace {
 
+// Of a floating-point tensor, wherever in the file it begins.
 double element(const FileTensor& t, int64_t i) {
-  const std::byte* at = t.data + i * t.type->bits / 8;
-  uint64_t bits = 0;
-  std::memcpy(&bits, at, static_cast<size_t>(t.type->bits / 8));
-  const std::string_view type = t.type->name;
-  if (type == "F64") return std::bit_cast<double>(bits);
-  if (type == "F32") return std::bit_cast<float>(static_cast<uint32_t>(bits));
-  if (type == "F16") return float_of_f16(static_cast<uint16_t>(bits));
-  return float_of_bf16(static_cast<uint16_t>(bits));
-}
-
-void store(DType dtype, std::byte* data, int64_t i, double value) {
-  const auto narrow = static_cast<float>(value);
-  if (dtype == DType::f32) {
-    std::memcpy(data + 4 * i, &narrow, 4);
-    return;
-  }
-  const uint16_t half = dtype == DType::f16 ? f16_of_float(narrow) : bf16_of_float(narrow);
-  std::memcpy(data + 2 * i, &half, 2);
+  alignas(8) std::byte copy[8];
+  const int64_t bytes = t.type->bits / 8;
+  std::memcpy(copy, t.data + i * bytes, static_cast<size_t>(bytes));
+  if (t.type->dtype != DType::none) return load_element(copy, t.type->dtype, 0);
+  double value = 0;  // F64
+  std::memcpy(&value, copy, sizeof value);
+  return value;
 }
 
 bool is_float(const FileTensor& t) {
@@ -39,14 +28,13 @@ bool aligned(const FileTensor& t) {
   return reinterpret_cast<uintptr_t>(t.data) % static_cast<uintptr_t>(std::max(t.type->bits / 8, 1)) == 0;
 }
 
-tilewise_tensor make(void* data, DType dtype, const std::vector<int64_t>& shape) {
-  tilewise_tensor t = tilewise_tensor_make(data, static_cast<int32_t>(dtype),
+// Of the file's own bytes, which may be those of another dtype until convert(), or of converted ones.
+tilewise_tensor read_only(const std::byte* data, DType dtype, const std::vector<int64_t>& shape) {
+  tilewise_tensor t = tilewise_tensor_make(const_cast<std::byte*>(data), static_cast<int32_t>(dtype),
                                            static_cast<int32_t>(shape.size()), shape.data());
   t.flags |= TILEWISE_READ_ONLY;
   return t;
 }
-
-void* placeholder(const FileTensor& t) { return const_cast<std::byte*>(t.data); }
 
 }  // namespace
 
@@ -95,7 +83,7 @@ Status AttendInput::take(const char* name, tilewise_tensor Tensors::*to, DType w
                            : "4 ([batch, seqlen, heads, head_dim])."));
     }
   }
-  tilewise_tensor view = make(placeholder(*t), wanted, t->shape);
+  tilewise_tensor view = read_only(t->data, wanted, t->shape);
   if (rows && bhsd) view = Tensor(view).bhsd_as_bshd();
   tensors.*to = view;
   if (wanted != t->type->dtype || !aligned(*t)) pending_.push_back({t, to});
@@ -126,7 +114,7 @@ Status AttendInput::take_score(const char* name, tilewise_tensor Tensors::*to, b
   }
   std::vector<int64_t> shape(4 - t->shape.size(), 1);
   shape.insert(shape.end(), t->shape.begin(), t->shape.end());
-  tensors.*to = make(placeholder(*t), dtype, shape);
+  tensors.*to = read_only(t->data, dtype, shape);
   if (!boolean && (dtype != t->type->dtype || !aligned(*t))) pending_.push_back({t, to});
   return {};
 }
@@ -145,7 +133,7 @@ Status AttendInput::take_integers(const char* name, tilewise_tensor Tensors::*to
                  std::to_string(rank) + ".");
   const DType dtype = wide ? given : DType::i32;
   if (dtype == given && aligned(*t)) {
-    tensors.*to = make(placeholder(*t), dtype, t->shape);
+    tensors.*to = read_only(t->data, dtype, t->shape);
     return {};
   }
   const int64_t n = t->elements();
@@ -171,7 +159,7 @@ Status AttendInput::take_integers(const char* name, tilewise_tensor Tensors::*to
       std::memcpy(buffer.data() + 8 * i, &value, 8);
     }
   }
-  tensors.*to = make(buffer.data(), dtype, t->shape);
+  tensors.*to = read_only(buffer.data(), dtype, t->shape);
   owned_.push_back(std::move(buffer));
   return {};
 }
@@ -261,7 +249,8 @@ Status AttendInput::convert() {
     if (dtype == p.from->type->dtype) {
       std::memcpy(buffer.data(), p.from->data, static_cast<size_t>(p.from->bytes));
     } else {
-      for (int64_t i = 0; i < n; ++i) store(dtype, buffer.data(), i, element(*p.from, i));
+      for (int64_t i = 0; i < n; ++i)
+        store_element(buffer.data(), dtype, i, static_cast<float>(element(*p.from, i)));
     }
     to.data = buffer.data();
     owned_.push_back(std::move(buffer));

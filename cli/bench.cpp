@@ -8,23 +8,19 @@
 #include <optional>
 
 #include "api/context.h"
+#include "cli/bench_cuda.h"
 #include "cli/bench_report.h"
 #include "cli/device.h"
 #include "cli/memory.h"
 #include "cli/rivals/rival.h"
 #include "cli/text.h"
 #include "core/cost.h"
-#include "cuda/runtime.h"
-#include "tune/cold_calls.h"
 #include "tune/peak.h"
 #include "tune/search.h"
 #include "tune/work.h"
 
 namespace tilewise::cli {
 namespace {
-
-constexpr int64_t kColdBytes = int64_t{272} << 20;  // of caches in turns on a GPU
-constexpr int kColdCalls = 50;                      // of a graph, at least
 
 // Everything that outlives a point of the grid.
 class Bench {
@@ -34,6 +30,8 @@ class Bench {
         context_(std::move(context)),
         device_(device),
         device_name_(std::move(device_name)) {
+    measuring_.warmup = options_.warmup;
+    measuring_.repeats = options_.repeats;
     if (options_.with_rivals && !on_cuda()) rivals_ = find_rivals(options_.rivals);
     if (options_.with_rivals && on_cuda())
       notes_.push_back("other rivals on a GPU: scripts/gpu.sh times them");
@@ -170,7 +168,13 @@ class Bench {
     ours.bytes_ideal = ideal_bytes(problem);
     ours.workspace_bytes = planned.workspace_bytes;
 
-    if (on_cuda()) return run_on_cuda(std::move(ours), *call, data.tensors());
+    if (on_cuda()) {
+      if (!cuda_) cuda_ = std::make_unique<CudaBench>(context_, device_.index, measuring_);
+      const auto rivals = cuda_->time(&ours, *call, data.tensors(), !point.decode && wants_three_step());
+      if (!rivals) return fail("bench", rivals.status());
+      print(ours, *rivals);
+      return kDone;
+    }
     Executor& executor = *context_.get()->executor;
     const Target target = target_of(point.kernel == "auto" ? std::string() : planned.kernel);
     std::optional<tune::FmaPeak> products;
@@ -205,10 +209,7 @@ class Bench {
       }
     }
 
-    tune::MeasureOptions measuring;
-    measuring.warmup = options_.warmup;
-    measuring.repeats = options_.repeats;
-    const auto timings = tune::measure(candidates, measuring);
+    const auto timings = tune::measure(candidates, measuring_);
     std::vector<double> bursts, burst_cpu;
     for (size_t i = 0; i < candidates.size(); ++i)
       if (candidates[i].name == "peak") {
@@ -243,89 +244,10 @@ class Bench {
     return kDone;
   }
 
-  // Graph replays, timed by the device's events; the peak likewise. Decode walks caches that no L2 holds
-  // together.
-  int run_on_cuda(BenchRow ours, const tune::PlannedCall& call, const Tensors& tensors) {
-    if (!peak_) {
-      auto made = cuda::Peak::make(device_.index);
-      if (!made) return fail("bench", made.status());
-      peak_ = std::make_unique<cuda::Peak>(std::move(*made));
-    }
-    const bool decode = ours.point.decode;
-    std::vector<double> rates;
-    const tune::Candidate burst{.name = "peak", .run = {}, .timed = [&]() -> Expected<double> {
-                                  const auto rate = decode ? peak_->read_bytes() : peak_->matrix_flops();
-                                  if (rate) rates.push_back(*rate);
-                                  return rate ? Expected<double>(1.0) : rate;
-                                }};
-    std::vector<tune::Candidate> candidates{{.name = ours.kernel, .run = {}}, burst};
-    std::deque<cuda::GraphTimer> graphs;
-    std::optional<tune::ColdCalls> cold;
-    if (decode) {
-      auto made = tune::ColdCalls::make(call, tensors, kColdBytes);
-      if (!made) return fail("bench", made.status());
-      cold.emplace(std::move(*made));
-      auto graph = cuda::GraphTimer::capture(device_.index, std::max(kColdCalls, cold->copies()),
-                                             [&](void* stream) { return cold->run(stream); });
-      if (!graph) return fail("bench", graph.status());
-      graphs.push_back(std::move(*graph));
-      candidates[0].timed = [&graphs] { return graphs.front().milliseconds(); };
-    } else if (Status s = tune::time_on_device({&call, 1}, candidates, &graphs); !s) {
-      return fail("bench", s);
-    }
-    std::vector<BenchRow> rows;  // of three steps, where that was asked for
-    std::optional<tune::PlannedCall> standard;
-    if (!decode && wants_three_step()) {
-      rows.push_back(ours);
-      rows[0].rival = "three-step";
-      if (Status s = add_three_step(call.plan().problem, tensors, &standard, &candidates, &graphs, &rows[0]);
-          !s)
-        rows[0].not_run = s.message();
-    }
-    tune::MeasureOptions measuring;
-    measuring.warmup = options_.warmup;
-    measuring.repeats = options_.repeats;
-    const auto timings = tune::measure(candidates, measuring);
-    for (const tune::Timing& timing : timings)
-      if (!timing.status) return fail("bench", timing.status);
-    ours.timing = timings[0];
-    (decode ? ours.peak_bytes : ours.peak_flops) = tune::median_of(rates);
-    for (BenchRow& row : rows) {
-      row.peak_flops = ours.peak_flops;
-      if (!standard) continue;
-      row.timing = timings[2];
-      row.times_ours = row.timing.median_ms / ours.timing.median_ms;
-    }
-    print(ours, rows);
-    return kDone;
-  }
-
   bool wants_three_step() const {
     const auto& names = options_.rivals;
     return options_.with_rivals &&
            (names.empty() || std::find(names.begin(), names.end(), "three-step") != names.end());
-  }
-
-  // This library's own three-step row as a candidate: there is no BLAS to call here.
-  Status add_three_step(const Problem& problem, const Tensors& tensors,
-                        std::optional<tune::PlannedCall>* standard, std::vector<tune::Candidate>* candidates,
-                        std::deque<cuda::GraphTimer>* graphs, BenchRow* row) {
-    Status status(Code::unsupported, "no row with three steps runs this problem");
-    row->kernel.clear();
-    row->workspace_bytes = 0;
-    for (const Kernel* kernel : context_.get()->registry.rows()) {
-      if (kernel->form != Form::standard || !is_cuda(kernel->target)) continue;
-      auto call = tune::PlannedCall::make(context_, problem, tensors, kernel->name);
-      if (!call) continue;
-      tune::Candidate timed{.name = kernel->name, .run = {}};
-      if (status = tune::time_on_device({&*call, 1}, {&timed, 1}, graphs); !status) return status;
-      row->kernel = kernel->name;
-      row->workspace_bytes = call->plan().workspace_bytes;
-      standard->emplace(std::move(*call));
-      candidates->push_back(std::move(timed));
-      return {};
-    }
-    return status;
   }
 
   void time_foreign(const RivalEntry& entry, const Problem& problem, const Plan& planned, int threads,
@@ -392,7 +314,8 @@ class Bench {
   std::vector<RivalEntry> rivals_;
   std::string device_name_;
   std::vector<std::string> notes_;
-  std::unique_ptr<cuda::Peak> peak_;
+  tune::MeasureOptions measuring_;
+  std::unique_ptr<CudaBench> cuda_;
 };
 
 Status check_names(const BenchOptions& options) {

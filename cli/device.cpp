@@ -1,6 +1,5 @@
 #include "cli/device.h"
 
-#include <cstdlib>
 #include <vector>
 
 #include "api/context.h"

@@ -37,9 +37,9 @@ int run_tune(const TuneOptions& options) {
     return fail("tune", kBadInput, "--device is \"" + options.device + "\"; accepted: auto, cpu, cuda[:n]");
   if (!(options.seconds > 0) || options.seconds > 3600)
     return fail("tune", kBadInput, printed("--seconds is %g; accepted: above 0, to 3600", options.seconds));
-  if (options.tokens < 0)
+  if (options.tokens && *options.tokens < 1)
     return fail("tune", kBadInput,
-                printed("--tokens is %lld; accepted: 1 or more", static_cast<long long>(options.tokens)));
+                printed("--tokens is %lld; accepted: 1 or more", static_cast<long long>(*options.tokens)));
   BenchOptions axes = as_bench(options);
   const auto grid = make_grid(axes);
   if (!grid) return fail("tune", grid.status());
@@ -66,8 +66,8 @@ int run_tune(const TuneOptions& options) {
   std::vector<TuningLine> lines;
   for (size_t i = 0; i < grid->size(); ++i) {
     BenchPoint point = (*grid)[i];
-    if (options.tokens > 0)
-      point.size.batch = std::max<int64_t>(1, options.tokens / std::max<int64_t>(1, point.size.seqlen_q));
+    if (options.tokens)
+      point.size.batch = std::max<int64_t>(1, *options.tokens / std::max<int64_t>(1, point.size.seqlen_q));
     if (isatty(STDERR_FILENO)) {
       std::fprintf(stderr, "\r\033[K[%zu/%zu] %s", i + 1, grid->size(), point.to_string().c_str());
       std::fflush(stderr);

@@ -4,6 +4,7 @@
 #define TILEWISE_CLI_TUNE_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,7 @@ struct TuneOptions {
   std::string device = "auto";
   std::vector<std::string> directions{"forward", "backward"}, dtypes{"f32"}, causal{"false", "true"};
   std::vector<int64_t> batch{1}, heads{12}, heads_kv{}, head_dim{64}, seqlen{64, 128, 256, 512, 1024, 2048};
-  int64_t tokens = 0;  // batch x seqlen of each length, instead of `batch`; 0 = not given
+  std::optional<int64_t> tokens;  // batch x seqlen of each length, instead of `batch`
   int64_t threads = 0;
   double seconds = 0.2;  // a kernel and problem
   uint64_t seed = 1;

@@ -16,9 +16,7 @@ namespace {
 using namespace testing_support;
 
 CaseData data_of(const std::string& line, DType dtype, uint64_t seed = 3) {
-  const auto c = parse_case(line);
-  EXPECT_TRUE(c.ok()) << c.status().message();
-  return CaseData(*c, dtype, seed);
+  return CaseData(parsed(line), dtype, seed);
 }
 
 // `answer` says where the outputs lie: it may be that of the same case without pages.

@@ -1,5 +1,5 @@
 // Faults of other kernels that a single case line cannot show: equal bits of two problems, strides beyond 32
-// bits, time, refusals. The lines are in cases/faults.txt; numbers are the records' of the guides.
+// bits, time. The lines are in cases/faults.txt; numbers are the records' of the guides.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -16,12 +16,6 @@ namespace tilewise {
 namespace {
 
 using namespace testing_support;
-
-Case parsed(const std::string& line) {
-  auto c = parse_case(line);
-  EXPECT_TRUE(c.ok()) << c.status().message();
-  return *c;
-}
 
 // body(kernel, data) for every kernel of a direction that takes the case, in each of the case's dtypes.
 template <typename F>
@@ -148,7 +142,7 @@ TEST(Faults, P05_AnotherOffsetDropsOthersTheSameOneRepeats) {
     SCOPED_TRACE(kernel->name);
     std::vector<std::vector<float>> o;
     for (const char* offset : {"0", "1", "0"}) {
-      CaseData data(parsed(line + offset), kernel->dtype == DType::none ? DType::f32 : kernel->dtype, 5);
+      CaseData data(parsed(line + offset), dtype_for(*kernel), 5);
       const RunResult result = run_kernel(shared_context(), kernel->name, data, Direction::forward);
       ASSERT_EQ(result.failure, "");
       if (result.ran) o.push_back(values_of(data.o));

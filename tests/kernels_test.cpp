@@ -126,8 +126,8 @@ TEST(EveryKernel, EachOneRunsThePlainProblem) {
     for (const Kernel* kernel : kernels_of(direction)) {
       if (!available(kernel->target)) continue;
       const int64_t dim = kernel->head_dim != 0 ? kernel->head_dim : 64;
-      const auto c = parse_case(cat("name=plain heads_q=2 seqlen_q=40 head_dim=", dim, words_for(*kernel)));
-      CaseData data(*c, dtype_for(*kernel), 1);
+      const Case c = parsed(cat("name=plain heads_q=2 seqlen_q=40 head_dim=", dim, words_for(*kernel)));
+      CaseData data(c, dtype_for(*kernel), 1);
       data.set_forward_result(expect_forward(data.params(Direction::forward)));
       const RunResult result = run_kernel(shared_context(), kernel->name, data, direction);
       EXPECT_TRUE(result.ran) << kernel->name << ": " << result.refusal << result.failure;

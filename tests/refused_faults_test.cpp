@@ -1,20 +1,12 @@
 // Faults of other kernels that are refusals here; numbers are the records' of the guides.
 #include <gtest/gtest.h>
 
-#include <cstring>
-
 #include "tests/support/kernel_run.h"
 
 namespace tilewise {
 namespace {
 
 using namespace testing_support;
-
-Case parsed(const std::string& line) {
-  auto c = parse_case(line);
-  EXPECT_TRUE(c.ok()) << c.status().message();
-  return *c;
-}
 
 Status plan_status(const std::string& line, void (*change)(Problem*)) {
   CaseData data(parsed(line), DType::f32, 1);

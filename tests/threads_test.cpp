@@ -19,9 +19,7 @@ constexpr const char* kLine =
     "bias=11qk:random sinks=random dlse=1 dtype=f32";
 
 CaseData prepared(const std::string& line, DType dtype) {
-  const auto c = parse_case(line);
-  EXPECT_TRUE(c.ok()) << c.status().message();
-  CaseData data(*c, dtype, 3);
+  CaseData data(parsed(line), dtype, 3);
   data.set_forward_result(expect_forward(data.params(Direction::forward)));
   data.poison_outputs(Direction::backward, Poison::nan);
   return data;

@@ -12,6 +12,7 @@
 #include "api/device_values.h"
 #include "api/run.h"
 #include "core/element.h"
+#include "core/validate.h"
 #include "cuda/runtime.h"
 
 namespace tilewise {
@@ -66,10 +67,8 @@ bool bind_rotary(TensorChecks& checks, const tilewise_append& a, AppendParams* o
 bool bind_append_scales(TensorChecks& checks, const tilewise_append& a, int64_t blocks, int64_t rows,
                         AppendParams* out) {
   const bool scales = present(a.k_scales) || present(a.v_scales);
-  const bool quantized = is_quantized(type_of(a.k)) || is_quantized(type_of(a.v));
-  if (quantized && a.k.dtype != a.v.dtype)
-    return checks.fail(cat("k is ", name_of(type_of(a.k)), " and v is ", name_of(type_of(a.v)),
-                           "; accepted: the same, where one is f8e4m3 or i8"));
+  if (Status s = check_quantized("", type_of(a.k), type_of(a.v), scales); !s.ok())
+    return checks.fail(s.message());
   if (a.write_scales != 0 && a.write_scales != 1)
     return checks.fail(cat("write_scales is ", a.write_scales, "; accepted: 0 or 1"));
   if (a.scale_rows < 0 || (!scales && (a.scale_rows || a.write_scales)))
@@ -79,11 +78,7 @@ bool bind_append_scales(TensorChecks& checks, const tilewise_append& a, int64_t 
     return checks.fail(cat("write_scales is 1 with scale_rows ", a.scale_rows,
                            "; accepted: scale_rows 1, as a scale that rows share stays what it was for the "
                            "earlier ones"));
-  if (!quantized) {
-    return !scales || checks.fail(cat("k_scales and v_scales come with k in ", name_of(type_of(a.k)),
-                                      "; accepted: only with f8e4m3 or i8"));
-  }
-  if (!scales && a.k.dtype == TILEWISE_F8E4M3) return true;
+  if (!is_quantized(type_of(a.k)) || (!scales && a.k.dtype == TILEWISE_F8E4M3)) return true;
   const Access access = a.write_scales ? Access::output : Access::input;
   if (!checks.require("k_scales", a.k_scales) || !checks.require("v_scales", a.v_scales) ||
       !bind_scales(checks, "k_scales", a.k_scales, blocks, rows, out->heads, a.scale_rows, access,
@@ -277,13 +272,7 @@ Status check_append(const tilewise_context& context, const tilewise_append& appe
   if (Status s = bind(append, params); !s.ok()) return s;
   if (!device) return check_targets(*params);
   if (!context.options.check_data) return {};  // clamped where they are read
-  const int index = append.k.device_index;
-  if (Status s = cuda::synchronize(index); !s.ok()) return s;
-  AppendParams seen = *params;
-  HostIndices host(
-      [&](void* to, const void* from, int64_t bytes) { return cuda::copy(index, to, from, bytes); });
-  if (Status s = host.fetch(seen); !s.ok()) return s;
-  return check_targets(seen);
+  return check_device_values(append.k.device_index, *params, check_targets);
 }
 
 Status run_append(const tilewise_context& context, const tilewise_append& append, const AppendParams& params,

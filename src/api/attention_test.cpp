@@ -1,19 +1,19 @@
 // The one-call form: many threads, its cache, its allocator.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cmath>
-#include <cstdlib>
 #include <thread>
 #include <vector>
 
 #include "api/context.h"
+#include "api/ledger.h"
 #include "api/made_up_call.h"
 
 namespace tilewise {
 namespace {
 
 using made_up::Call;
+using made_up::Ledger;
 
 TEST(Attention, ManyThreadsOneContext) {
   const Context context = made_up::reference_context();
@@ -45,29 +45,6 @@ TEST(Attention, TheCacheIsBounded) {
   }
   EXPECT_EQ(context.get()->plans.size(), PlanCache::kCapacity);
 }
-
-struct Ledger {
-  std::atomic<int64_t> bytes{0}, calls{0};
-  std::atomic<bool> refuse{false};
-
-  ContextOptions options() {
-    ContextOptions o;
-    o.allocate_user = this;
-    o.allocate = [](void* user, size_t bytes, size_t alignment) -> void* {
-      auto* self = static_cast<Ledger*>(user);
-      if (self->refuse) return nullptr;
-      EXPECT_EQ(alignment, 256u);
-      self->bytes += static_cast<int64_t>(bytes);
-      ++self->calls;
-      return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-    };
-    o.release = [](void* user, void* data, size_t bytes) {
-      static_cast<Ledger*>(user)->bytes -= static_cast<int64_t>(bytes);
-      std::free(data);
-    };
-    return o;
-  }
-};
 
 TEST(Attention, TheCallersAllocatorServesAndIsGivenBackAll) {
   Ledger ledger;

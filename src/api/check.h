@@ -10,6 +10,11 @@
 
 namespace tilewise {
 
+// A device.
+struct Place {
+  int32_t kind = TILEWISE_CPU, index = 0;
+};
+
 enum class Access { input, output };
 
 // Sizes that a tensor must have, and what they are called.

@@ -1,10 +1,5 @@
 #include "api/device_values.h"
 
-#include <algorithm>
-
-#include "api/bind.h"
-#include "cuda/runtime.h"
-
 namespace tilewise {
 
 Status HostIndices::fetch(IndexTensor& t, int64_t batch, int64_t rows, int64_t inner) {
@@ -48,14 +43,6 @@ Status HostIndices::fetch(AppendParams& a) {
   if (Status s = fetch(a.starts, a.batch); !s.ok()) return s;
   if (Status s = fetch(a.lengths, a.batch); !s.ok()) return s;
   return fetch(a.cache);
-}
-
-Status check_device_values(int device, const tilewise_problem& problem, ForwardParams params) {
-  if (Status s = cuda::synchronize(device); !s.ok()) return s;
-  HostIndices host(
-      [&](void* to, const void* from, int64_t bytes) { return cuda::copy(device, to, from, bytes); });
-  if (Status s = host.fetch(params); !s.ok()) return s;
-  return check_values(problem, params, true);
 }
 
 }  // namespace tilewise

@@ -1,5 +1,5 @@
-// Index tensors of a device, brought to the host so that values.cpp can look at them: what check_data does on
-// a GPU. It waits for the device, so nothing of it is legal while a stream is captured.
+// Index tensors of a device, brought to the host so that values.cpp and append.cpp can look at them: what
+// check_data does on a GPU. It waits for the device, so nothing of it is legal while a stream is captured.
 #ifndef TILEWISE_API_DEVICE_VALUES_H_
 #define TILEWISE_API_DEVICE_VALUES_H_
 
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/append.h"
+#include "cuda/runtime.h"
 #include "tilewise/status.h"
 
 namespace tilewise {
@@ -32,8 +33,15 @@ class HostIndices {
   std::vector<std::vector<std::byte>> copies_;
 };
 
-// The checks of values.cpp and append.cpp on a device's data.
-Status check_device_values(int device, const tilewise_problem& problem, ForwardParams params);
+// `check` of params whose indices lie on a device, which is waited for.
+template <typename Params, typename Check>
+Status check_device_values(int device, Params params, Check&& check) {
+  if (Status s = cuda::synchronize(device); !s.ok()) return s;
+  HostIndices host(
+      [device](void* to, const void* from, int64_t bytes) { return cuda::copy(device, to, from, bytes); });
+  if (Status s = host.fetch(params); !s.ok()) return s;
+  return check(params);
+}
 
 }  // namespace tilewise
 #endif  // TILEWISE_API_DEVICE_VALUES_H_

@@ -62,11 +62,11 @@ Status read_environment(tilewise_context_options* options, std::string* kernel, 
 
 }  // namespace
 
-Expected<std::optional<NamedDevice>> device_of_environment() {
+Expected<std::optional<Place>> device_of_environment() {
   const std::string given = variable("TILEWISE_DEVICE");
-  if (given.empty()) return std::optional<NamedDevice>();
-  if (given == "cpu") return std::optional(NamedDevice());
-  NamedDevice device{.kind = TILEWISE_CUDA};
+  if (given.empty()) return std::optional<Place>();
+  if (given == "cpu") return std::optional(Place());
+  Place device{.kind = TILEWISE_CUDA};
   const std::string_view index = std::string_view(given).substr(std::min<size_t>(given.size(), 5));
   const char* end = index.data() + index.size();
   const auto [stop, bad] = std::from_chars(index.data(), end, device.index);

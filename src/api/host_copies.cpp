@@ -23,6 +23,13 @@ Status HostCopies::take(tilewise_tensor* tensor) {
   return {};
 }
 
+Status HostCopies::take(tilewise_tensors* tensors) {
+  for (tilewise_tensor* t = &tensors->q; t <= &tensors->dsinks; ++t) {
+    if (Status s = take(t); !s.ok()) return s;
+  }
+  return {};
+}
+
 Status HostCopies::give_back(const tilewise_tensor& copy, const tilewise_tensor& original) const {
   const auto [from, bytes] = cuda::span_of(copy);
   if (bytes == 0) return {};

@@ -15,6 +15,7 @@ class HostCopies {
 
   // The same tensor, its data a copy on the host; what is absent or has no elements stays without.
   Status take(tilewise_tensor* tensor);
+  Status take(tilewise_tensors* tensors);
   // The copy's bytes to where they were taken from: those between its elements are as they were.
   Status give_back(const tilewise_tensor& copy, const tilewise_tensor& original) const;
 

@@ -3,6 +3,7 @@
 
 #include "api/bind.h"
 #include "api/border.h"
+#include "api/call_sizes.h"
 #include "core/mask.h"
 #include "core/validate.h"
 
@@ -160,10 +161,7 @@ Status problem_from_tensors(const tilewise_problem& options, const tilewise_tens
       !fill_score_shape(checks, "mask", t.mask, p->mask_shape))
     return checks.take_status();
   const int heads = p->packed_q ? 1 : 2, heads_kv = p->packed_kv ? 1 : 2;
-  if (!checks.rank(
-          "v", t.v, heads_kv + 2,
-          p->packed_kv ? "[total_kv, heads_kv, head_dim_v]" : "[batch, seqlen_kv, heads_kv, head_dim_v]"))
-    return checks.take_status();
+  if (!checks.rank("v", t.v, heads_kv + 2, labels_of(*p, kLikeV))) return checks.take_status();
   p->batch = s.batch;
   p->total_q = s.total_q;
   p->total_kv = s.total_kv;

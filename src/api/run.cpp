@@ -120,7 +120,8 @@ Status run(const tilewise_context& context, const tilewise_plan& plan, const til
   if (plan.device_kind == TILEWISE_CPU) {
     if (Status s = check_values(plan.problem, params, context.options.check_data != 0); !s.ok()) return s;
   } else if (context.options.check_data) {
-    if (Status s = check_device_values(plan.device_index, plan.problem, params); !s.ok()) return s;
+    const auto check = [&](const ForwardParams& seen) { return check_values(plan.problem, seen, true); };
+    if (Status s = check_device_values(plan.device_index, params, check); !s.ok()) return s;
   }
   if (Status s = check_workspace(*kernel, plan, workspace); !s.ok()) return s;
   // A device's control block is not the host's to look at; calls of one stream follow each other anyway.

@@ -146,6 +146,7 @@ Status attention_weights(const tilewise_context& context, const tilewise_problem
   forward.wants = forward.accumulate = 0;
   forward.dropout_p = 0;
   if (Status s = problem_from_tensors(forward, t, &problem); !s.ok()) return s;
+  t.v = t.dout = t.dlse = t.delta = t.dq = t.dk = t.dv = t.dbias = t.dsinks = tilewise_tensor{};
   const Place place{t.q.device_kind, t.q.device_index};
   ForwardParams p;
   if (Status s = bind_scores(problem, place, t, &p); !s.ok()) return s;
@@ -155,28 +156,9 @@ Status attention_weights(const tilewise_context& context, const tilewise_problem
   if (Status s = cuda::synchronize(place.index); !s.ok()) return s;  // what writes the tensors, on any stream
   HostCopies copies(place.index);
   tilewise_tensor host_rows = rows, host_weights = weights;
-  for (tilewise_tensor* x : {&t.q,
-                             &t.k,
-                             &t.bias,
-                             &t.mask,
-                             &t.q_lengths,
-                             &t.kv_lengths,
-                             &t.kv_starts,
-                             &t.q_offset,
-                             &t.page_table,
-                             &t.cache_batch_idx,
-                             &t.cu_seqlens_q,
-                             &t.cu_seqlens_kv,
-                             &t.segment_ids_q,
-                             &t.segment_ids_kv,
-                             &t.kv_ranges,
-                             &t.alibi_slopes,
-                             &t.sinks,
-                             &t.k_scales,
-                             &t.v_scales,
-                             &host_rows,
-                             &host_weights}) {
-    if (Status s = copies.take(x); !s.ok()) return s;
+  if (Status s = copies.take(&t); !s.ok()) return s;
+  for (tilewise_tensor* own : {&host_rows, &host_weights}) {
+    if (Status s = copies.take(own); !s.ok()) return s;
   }
   if (Status s = compute_weights(context, problem, t, host_rows, host_weights); !s.ok()) return s;
   return copies.give_back(host_weights, weights);

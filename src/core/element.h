@@ -1,4 +1,4 @@
-// One element of a floating-point tensor in any storage type.
+// One element of rows of q, k, v and their like, in any storage type.
 #ifndef TILEWISE_CORE_ELEMENT_H_
 #define TILEWISE_CORE_ELEMENT_H_
 

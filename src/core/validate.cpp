@@ -131,14 +131,11 @@ Status check_kv_dtypes(const tilewise_problem& p) {
     return broken(cat("scale_rows is ", p.scale_rows, scales ? "" : " without the feature kv_scales",
                       "; accepted: 0 (one scale for all rows of a page, slot or sequence), or the rows that "
                       "share one, with k_scales and v_scales"));
-  if (!quantized(p.dtype_k) && !quantized(p.dtype_v)) {
-    if (!scales) return {};
-    return broken(cat("k_scales and v_scales come with k in ", dtype_text(p.dtype_k),
-                      "; accepted: only with f8e4m3 or i8"));
-  }
-  if (p.dtype_k != p.dtype_v)
-    return broken(cat("dtype_k is ", dtype_text(p.dtype_k), " and dtype_v is ", dtype_text(p.dtype_v),
-                      "; accepted: the same, where one is f8e4m3 or i8"));
+  if (Status s =
+          check_quantized("dtype_", static_cast<DType>(p.dtype_k), static_cast<DType>(p.dtype_v), scales);
+      !s.ok())
+    return s;
+  if (!quantized(p.dtype_k)) return {};
   if (p.direction == TILEWISE_BACKWARD)
     return broken(cat("dtype_k is ", dtype_text(p.dtype_k),
                       " with direction backward; accepted: f32, f16, bf16, as a quantised cache takes no "
@@ -275,6 +272,17 @@ Status check_direction(const tilewise_problem& p) {
 }
 
 }  // namespace
+
+Status check_quantized(const char* prefix, DType k, DType v, bool scales) {
+  const bool quantized = is_quantized(k) || is_quantized(v);
+  if (quantized && k != v)
+    return broken(cat(prefix, "k is ", name_of(k), " and ", prefix, "v is ", name_of(v),
+                      "; accepted: the same, where one is f8e4m3 or i8"));
+  if (scales && !quantized)
+    return broken(
+        cat("k_scales and v_scales come with k in ", name_of(k), "; accepted: only with f8e4m3 or i8"));
+  return {};
+}
 
 Status validate(const tilewise_problem& p) {
   if (p.struct_bytes != sizeof(tilewise_problem)) {

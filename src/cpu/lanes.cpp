@@ -33,7 +33,7 @@ void fill_lanes(Lanes& lanes, const ForwardParams& p, const Sequence& sequence, 
   lanes.segments = {};
   const bool general = needs_general_scores(p);  // who else reads position, slope and segment?
   int64_t row = first / heads_in_lanes, head = first_head + first % heads_in_lanes;
-  const bool alike = p.window_left < 0 && p.window_right < 0 && !p.kv_ranges.data && !p.dropout_threshold;
+  const bool alike = rows_see_the_same(p) && !p.dropout_threshold;
   int r = 0;
   if (count > 0 && alike && !general && heads_in_lanes == 1 && first + count <= sequence.len_q) {
     const Interval keys = visible_keys(p, sequence, b, first);

@@ -24,6 +24,11 @@ struct RowPlace {
 };
 RowPlace place_of_row(const ForwardParams& p, const Sequence& sequence, int64_t b, int64_t head, int64_t row);
 
+// True where position and ranges let every row of a sequence see the same keys.
+inline bool rows_see_the_same(const ForwardParams& p) {
+  return p.window_left < 0 && p.window_right < 0 && !p.kv_ranges.data;
+}
+
 struct Lanes {
   int count = 0;  // lanes that hold a row; the others see nothing
   int64_t b = 0;

@@ -5,7 +5,7 @@
 //   p = 2^(c s - c m)               vectors over keys
 //   o_row += sum_key p[row][key] v_key
 //
-// Task = (sequence, key heads side by side, tile_m rows of q of each[, chunk of kSplitKeys keys]), which
+// RowTask = (sequence, key heads side by side, tile_m rows of q of each[, chunk of kSplitKeys keys]), which
 // share each read of K and V. Every chunk gives a part of its own, and parts are joined in ascending order,
 // by the task that walks them all or by a second pass over what other tasks left: the bits are the same. The
 // rows of a task meet every key that one of them sees, with weight 0 where it is hidden from them; where a
@@ -36,7 +36,7 @@ class RowForwardRun {
         [this, groups, parts, chunks](int64_t index, int worker) {
           const int64_t c = index % chunks, rest = index / chunks, group = rest / parts;
           const RowForwardScratch w = scratch_of(worker);
-          Task t(w.rows);
+          RowTask t(w.rows);
           if (!t.begin(p_, sizes_, general_, group / groups, group % groups * heads_, heads_, rest % parts))
             return;
           if (chunks == 1)
@@ -49,7 +49,7 @@ class RowForwardRun {
         p_.batch * p_.heads_kv * parts, sizes_.workers, [this, parts](int64_t index, int worker) {
           const int64_t head = index / parts;
           const RowForwardScratch w = scratch_of(worker);
-          Task t(w.rows);
+          RowTask t(w.rows);
           if (t.begin(p_, sizes_, general_, head / p_.heads_kv, head % p_.heads_kv, 1, index % parts))
             join(t, w);
         });
@@ -57,8 +57,6 @@ class RowForwardRun {
   }
 
  private:
-  using Task = RowTask;
-
   // In the caller's storage, or converted to fp32 where a row is no whole steps.
   enum class Reading { floats, halves, brains, bytes, converted };
 
@@ -86,7 +84,7 @@ class RowForwardRun {
   }
 
   // Where the partial results of a task's head begin, in rows.
-  int64_t partial_at(const Task& t, int64_t head, int64_t c) const {
+  int64_t partial_at(const RowTask& t, int64_t head, int64_t c) const {
     return (((t.b * p_.heads_kv + t.head_kv + head) * sizes_.parts + t.part) * sizes_.chunks + c) *
            sizes_.rows;
   }
@@ -96,7 +94,7 @@ class RowForwardRun {
     return RowForwardScratch(arena, sizes_);
   }
 
-  void all_keys(const Task& t, const RowForwardScratch& w) const {
+  void all_keys(const RowTask& t, const RowForwardScratch& w) const {
     RowState* states = w.states;
     load_queries(t, w);
     if (t.end_chunk() - t.first_chunk() == 1) {
@@ -111,7 +109,7 @@ class RowForwardRun {
     finish(t, w);
   }
 
-  void one_chunk(const Task& t, int64_t c, const RowForwardScratch& w) const {
+  void one_chunk(const RowTask& t, int64_t c, const RowForwardScratch& w) const {
     if (c < t.first_chunk() || c >= t.end_chunk()) return;
     RowState* states = w.states;
     load_queries(t, w);
@@ -125,7 +123,7 @@ class RowForwardRun {
     }
   }
 
-  void join(const Task& t, const RowForwardScratch& w) const {
+  void join(const RowTask& t, const RowForwardScratch& w) const {
     for (int64_t c = t.first_chunk(); c < t.end_chunk(); ++c) {
       for (int r = 0; r < t.count; ++r) {
         const int64_t at = partial_at(t, 0, c) + r;
@@ -135,7 +133,7 @@ class RowForwardRun {
     finish(t, w);
   }
 
-  void add_part(const Task& t, const RowForwardScratch& w, int r, const RowState& part,
+  void add_part(const RowTask& t, const RowForwardScratch& w, int r, const RowState& part,
                 const float* o) const {
     float* all = w.o + r * sizes_.pitch_v;
     if (general_)
@@ -144,7 +142,7 @@ class RowForwardRun {
       JoinPart<false>(factor_of(p_), t.rows[r].all, all, part, o, w.row, sizes_.pitch_v);
   }
 
-  void load_queries(const Task& t, const RowForwardScratch& w) const {
+  void load_queries(const RowTask& t, const RowForwardScratch& w) const {
     const float sign = general_ ? 1.0f : sign_of(p_);
     const bool dealt = reads_k_ == Reading::brains;
     for (int r = 0; r < t.all(); ++r) {
@@ -162,12 +160,12 @@ class RowForwardRun {
     }
   }
 
-  void locate(KeyPointers& tile, const Task& t, int64_t first) const {
+  void locate(KeyPointers& tile, const RowTask& t, int64_t first) const {
     tile.locate(p_, t.s, t.b, t.head_kv, first, t.lo, t.hi, sizes_.tile_n);
   }
 
   // The keys of chunk c: the rows' states, and their sums at `o`.
-  void chunk(const Task& t, const RowForwardScratch& w, int64_t c, RowState* states, float* o) const {
+  void chunk(const RowTask& t, const RowForwardScratch& w, int64_t c, RowState* states, float* o) const {
     std::fill_n(states, t.all(), RowState());
     std::fill_n(o, t.all() * sizes_.pitch_v, 0.0f);
     KeyPointers tiles[2];
@@ -190,7 +188,7 @@ class RowForwardRun {
   }
 
   // Row r once more, without the keys that it does not see.
-  void exact_row(const Task& t, const RowForwardScratch& w, int64_t begin, int64_t end, int r,
+  void exact_row(const RowTask& t, const RowForwardScratch& w, int64_t begin, int64_t end, int r,
                  RowState& state, float* o) const {
     std::fill_n(o, sizes_.pitch_v, 0.0f);
     state = RowState();
@@ -202,8 +200,9 @@ class RowForwardRun {
   }
 
   // `count` rows from `row0` on, of the task's key head h.
-  void one_tile(const Task& t, const KeyPointers& tile, const KeyPointers* next, const RowForwardScratch& w,
-                int64_t h, int row0, int count, RowState* states, float* o, bool exact) const {
+  void one_tile(const RowTask& t, const KeyPointers& tile, const KeyPointers* next,
+                const RowForwardScratch& w, int64_t h, int row0, int count, RowState* states, float* o,
+                bool exact) const {
     scores(t, tile, next, w, h, row0, count);
     alignas(64) float buffer[kMaxRowKeys];
     const float* scales = tile.load_scales(&KeyPointers::ScaleRun::v, p_.v_scales, h, buffer);
@@ -214,7 +213,7 @@ class RowForwardRun {
 
   // What of the next tile is asked for beside head h's turn at this one: its share of the rows, all heads of
   // each.
-  Upcoming upcoming_of(const Task& t, const KeyPointers* next, const char* const* rows, int64_t h,
+  Upcoming upcoming_of(const RowTask& t, const KeyPointers* next, const char* const* rows, int64_t h,
                        int64_t head_bytes, int64_t bytes, int64_t steps) const {
     if (!next || next->to <= next->from) return {};
     const int64_t all = next->to - next->from, from = all * h / t.heads, to = all * (h + 1) / t.heads;
@@ -265,7 +264,7 @@ class RowForwardRun {
     }
   }
 
-  void scores(const Task& t, const KeyPointers& tile, const KeyPointers* next, const RowForwardScratch& w,
+  void scores(const RowTask& t, const KeyPointers& tile, const KeyPointers* next, const RowForwardScratch& w,
               int64_t h, int row0, int count) const {
     const char* converted[kMaxRowKeys];
     const TileRows k =
@@ -293,8 +292,8 @@ class RowForwardRun {
   }
 
   // Scores of row r of the tile become weights; 0 for the keys that it does not see.
-  void weigh(const Task& t, const KeyPointers& tile, const RowForwardScratch& w, const RowOfTask& row, int r,
-             RowState& state, float* o, const float* scales, bool exact) const {
+  void weigh(const RowTask& t, const KeyPointers& tile, const RowForwardScratch& w, const RowOfTask& row,
+             int r, RowState& state, float* o, const float* scales, bool exact) const {
     float* s = w.s + r * sizes_.pitch_s;
     const int padded = static_cast<int>(multiple_of(kLanes, tile.to));
     const int a0 = static_cast<int>(std::clamp<int64_t>(row.keys.lo - tile.first, tile.from, tile.to));
@@ -315,7 +314,7 @@ class RowForwardRun {
       WeighRow<false>(factor_of(p_), s, padded, state, o, sizes_.pitch_v, scales, exact);
   }
 
-  void outputs(const Task& t, const KeyPointers& tile, const KeyPointers* next, const RowForwardScratch& w,
+  void outputs(const RowTask& t, const KeyPointers& tile, const KeyPointers* next, const RowForwardScratch& w,
                int64_t h, int count, float* o, bool exact) const {
     const char* converted[kMaxRowKeys];
     const TileRows v =
@@ -335,7 +334,7 @@ class RowForwardRun {
     });
   }
 
-  void finish(const Task& t, const RowForwardScratch& w) const {
+  void finish(const RowTask& t, const RowForwardScratch& w) const {
     for (int r = 0; r < t.all(); ++r) {
       const RowOfTask& row = t.rows[r];
       const bool real = row.query < t.s.len_q, empty = !real || row.all.empty();

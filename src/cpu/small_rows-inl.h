@@ -173,7 +173,7 @@ class SmallRun {
     t.width = static_cast<int>(multiple_of(std::max(kLanes, 4), t.count));  // dots come in fours
     const Sequence& s = t.sequence;
     TileBounds bounds;
-    const bool same = p_.window_left < 0 && p_.window_right < 0 && !p_.kv_ranges.data;  // for every row
+    const bool same = rows_see_the_same(p_);
     Interval keys;
     if (same && s.len_q > 0) bounds.add(keys = visible_keys(p_, s, b, 0));
     if (group == 1) {

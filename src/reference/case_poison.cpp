@@ -100,7 +100,7 @@ void poison_what_nobody_sees(CaseData* data) {
   for_each_element(data->bias.view(), [&](const std::vector<int64_t>&, int64_t at, int64_t flat) {
     const double value = read_element(data->bias.data(), data->bias.dtype(), at);
     if (bias_seen[static_cast<size_t>(flat)] == 0 && std::isfinite(value)) {
-      write_element(data->bias.data(), data->bias.dtype(), at, std::numeric_limits<double>::quiet_NaN());
+      write_element(data->bias.data(), data->bias.dtype(), at, kNaN);
     }
   });
 }

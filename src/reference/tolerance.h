@@ -9,15 +9,14 @@
 // u_out the output dtype's rounding unit (f32 2^-24, f16 2^-11, bf16 2^-8); below the smallest normal number
 //       the unit is that number's.
 // A     the same formula with every term replaced by its magnitude, and the rounding of a score counted
-// through its
-//       weight (magnitude.h). With S = |scale| max(sum_d |q_d k_d|, root of the sum of the squared partial
-//       sums of q.k)
-//       + |bias| + |slope (p - j)| and E = S + |lse|, which bound what rounding does to a score, it is
+//       through its weight (magnitude.h). With S = |scale| max(sum_d |q_d k_d|, root of the sum of the
+//       squared partial sums of q.k) + |bias| + |slope (p - j)| and E = S + |lse|, which bound what rounding
+//       does to a score, it is
 //
 //       * o      sum_j drop(P) (|v_j| + |v_j - o| S)
 //       * lse    |lse| + 1 + sum_j P S
-//       * dq     |scale| sum_j |cap'| M |k_j|, where M(i, j) = P (|dout|.|v_j| + |dout|.|o| + |dlse|) + |dS|
-//       E
+//       * dq     |scale| sum_j |cap'| M |k_j|, where
+//                M(i, j) = P (|dout|.|v_j| + |dout|.|o| + |dlse|) + |dS| E
 //       * dk     |scale| sum_i |cap'| M |q_i|
 //       * dv     sum_i drop(P) |dout_i| (1 + E)
 //       * dbias  sum M

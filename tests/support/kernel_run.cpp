@@ -182,6 +182,13 @@ std::vector<const Kernel*> kernels_of(Direction direction, bool cuda) {
   return kernels;
 }
 
+Case parsed(const std::string& line) {
+  const auto c = parse_case(line);
+  if (c) return *c;
+  std::fprintf(stderr, "%s\n", c.status().message().c_str());
+  std::abort();
+}
+
 std::string words_for(const Kernel& kernel) {
   return kernel.dtype_kv == DType::none ? std::string() : cat(" dtype_kv=", name_of(kernel.dtype_kv));
 }

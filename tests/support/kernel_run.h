@@ -50,6 +50,9 @@ RunResult run_kernel(LoggedContext& logged, const char* kernel, CaseData& data, 
 // The kernels of the table that serve a direction on a CPU, or on a CUDA device.
 std::vector<const Kernel*> kernels_of(Direction direction, bool cuda = false);
 
+// The case of a line; stops the program with a sentence where it is wrong.
+Case parsed(const std::string& line);
+
 // The words that a case's line needs besides where the kernel reads a quantised cache, and the dtype of what
 // is not in it.
 std::string words_for(const Kernel& kernel);
