@@ -141,7 +141,8 @@ const char* Device::chosen_by(const Plan& plan) const {
 
 std::string Device::explain(const Problem& problem) const {
   std::string storage;
-  return tilewise::explain(problem, info_, limits(problem, nullptr, &storage));
+  const Limits within = limits(problem, nullptr, &storage);
+  return tilewise::explain(context_.get()->request(problem, &within));
 }
 
 std::string Device::text() const {

@@ -6,6 +6,7 @@
 
 import json
 import math
+import re
 import struct
 from pathlib import Path
 
@@ -252,6 +253,16 @@ class OtherCommands(Command):
                 self.assertIn(name, done.stdout)
         answer = json.loads(self.run_words("plan", "--json", "--dtype", "fp32", "--heads", "8", "--heads-kv", "2").stdout)
         self.assertEqual((answer["problem"]["heads_q"], answer["problem"]["heads_kv"]), (8, 2))
+
+    def test_plan_follows_the_tuning_file(self):
+        sizes = ("plan", "--device", "cpu", "--seqlen", "512")
+        ranked = self.run_words(*sizes, "--explain").stdout
+        second = re.search(r"^ +2 +(\S+)", ranked, re.MULTILINE).group(1)
+        tuning = Path(self.at("tuning.txt"))
+        tuning.write_text(f"forward f32 d64 q512 kv512 gqa1 full = {second} 1us\n")
+        env = {"TILEWISE_TUNING": str(tuning)}
+        self.assertEqual(json.loads(self.run_words(*sizes, "--json", env=env).stdout)["kernel"], second)
+        self.assertRegex(self.run_words(*sizes, "--explain", env=env).stdout, second + ".*chosen: measured")
 
     def test_plan_of_a_file(self):
         st.write(self.source, qkv())
