@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <deque>
@@ -36,19 +37,19 @@ std::vector<Subject> subjects() {
 
 // TILEWISE_TEST_KERNELS: parts of the names of the rows to test, comma-separated, for a run after a change of
 // few.
-const char* g_wanted_kernels = std::getenv("TILEWISE_TEST_KERNELS");
-
-bool is_wanted(const Kernel* row) {
-  if (!g_wanted_kernels) return true;
-  std::istringstream parts(g_wanted_kernels);
-  for (std::string part; std::getline(parts, part, ',');)
-    if (std::string_view(row->name).find(part) != std::string_view::npos) return true;
-  return false;
-}
+const char* wanted_kernels() { return std::getenv("TILEWISE_TEST_KERNELS"); }
 
 std::vector<const Kernel*> cuda_rows(Direction direction) {
   std::vector<const Kernel*> rows = kernels_of(direction, true);
-  std::erase_if(rows, [](const Kernel* row) { return !is_wanted(row); });
+  if (!wanted_kernels()) return rows;
+  std::vector<std::string> parts;
+  std::istringstream list(wanted_kernels());
+  for (std::string part; std::getline(list, part, ',');) parts.push_back(part);
+  std::erase_if(rows, [&](const Kernel* row) {
+    return std::none_of(parts.begin(), parts.end(), [&](const std::string& part) {
+      return std::string_view(row->name).find(part) != std::string_view::npos;
+    });
+  });
   return rows;
 }
 
@@ -108,7 +109,7 @@ void check_case(const Case& c, DType dtype, uint64_t seed) {
     int ran = 0;
     for (const Kernel* kernel : cuda_rows(direction))
       check_kernel(*kernel, data, direction, expectation, &ran);
-    if (!g_wanted_kernels && (!cache || direction == Direction::forward)) {
+    if (!wanted_kernels() && (!cache || direction == Direction::forward)) {
       EXPECT_GT(ran, 0) << "every CUDA row refused";
     }
   }
@@ -151,9 +152,7 @@ TEST_F(Cuda, EachRowRunsAPlainProblem) {
       bool ran = false;
       std::string refusals;
       for (int dim : {64, 128, 192, 256}) {
-        const std::string stored =
-            kernel->dtype_kv == DType::none ? "" : cat(" dtype_kv=", name_of(kernel->dtype_kv));
-        const auto c = parse_case(cat("name=plain heads_q=2 seqlen_q=40 head_dim=", dim, stored));
+        const auto c = parse_case(cat("name=plain heads_q=2 seqlen_q=40 head_dim=", dim, words_for(*kernel)));
         CaseData data(*c, dtype_for(*kernel), 1);
         data.set_forward_result(expect_forward(data.params(Direction::forward)));
         const RunResult result =
