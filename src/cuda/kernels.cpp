@@ -2,6 +2,7 @@
 
 #include "core/text.h"
 #include "cuda/device.h"
+#include "cuda/f32_rules.h"
 #include "cuda/rules.h"
 #include "cuda/short_rules.h"
 #include "cuda/split_rules.h"
@@ -77,7 +78,6 @@ constexpr Kernel row(const char* name, Op op, Form form, Target target, DType dt
                 .op = op,
                 .target = target,
                 .dtype = dtype,
-                .head_dim = 0,
                 .tile_m = tile_m,
                 .tile_n = tile_n,
                 .form = form,
@@ -106,26 +106,31 @@ constexpr Kernel row(const char* name, Op op, Form form, Target target, DType dt
   return kernel;
 }
 
-constexpr Kernel reading(DType stored, Kernel kernel) {
+constexpr Kernel over(DType stored, Kernel kernel) {
   kernel.dtype_kv = stored;
   return kernel;
 }
 
-#define CUDA_FORWARD(name, arch, type, dim, dim_v, m, n, ...) \
-  row(#name, Op::forward, Form::fused, Target::arch, DType::type, m, n, name##_facts),
-#define CUDA_SPLIT(name, arch, type, dim, dim_v, m, n, ...) \
-  row(#name, Op::forward, Form::split, Target::arch, DType::type, m, n, name##_facts),
-#define CUDA_SPLIT_STORED(name, arch, type, stored, dim, dim_v, m, n, ...) \
-  reading(DType::stored, row(#name, Op::forward, Form::split, Target::arch, DType::type, m, n, name##_facts)),
-#define CUDA_SHORT(name, arch, type, dim, dim_v, m, n, ...) \
-  row(#name, Op::forward, Form::small, Target::arch, DType::type, m, n, name##_facts),
-#define CUDA_STANDARD(name, arch, type, dim, dim_v, m, n, ...) \
-  row(#name, Op::forward, Form::standard, Target::arch, DType::type, m, n, name##_facts),
-#define CUDA_BACKWARD(name, arch, type, dim, dim_v, m, n, ...) \
-  row(#name, Op::backward, Form::fused, Target::arch, DType::type, m, n, name##_facts),
+constexpr Kernel in_parts(Kernel kernel) {
+  kernel.scratch_bytes = f32_scratch;
+  kernel.estimate = f32_estimate;
+  return kernel;
+}
+
+#define ROW(op, form, name, arch, type, dim, dim_v, m, n, ...) \
+  row(#name, Op::op, Form::form, Target::arch, DType::type, m, n, name##_facts)
+#define CUDA_FORWARD(...) ROW(forward, fused, __VA_ARGS__),
+#define CUDA_F32(...) in_parts(ROW(forward, fused, __VA_ARGS__)),
+#define CUDA_SPLIT(...) ROW(forward, split, __VA_ARGS__),
+#define CUDA_SPLIT_STORED(name, arch, type, stored, ...) \
+  over(DType::stored, ROW(forward, split, name, arch, type, __VA_ARGS__)),
+#define CUDA_SHORT(...) ROW(forward, small, __VA_ARGS__),
+#define CUDA_STANDARD(...) ROW(forward, standard, __VA_ARGS__),
+#define CUDA_BACKWARD(...) ROW(backward, fused, __VA_ARGS__),
 constexpr Kernel kRows[] = {
 #include "cuda/kernels.def"
 };
+#undef ROW
 
 }  // namespace
 

@@ -1,9 +1,12 @@
-// A device for tests of rules: nothing of them asks a real one.
+// A device and rows for tests of rules: nothing of them asks a real device.
 #ifndef TILEWISE_CUDA_MADE_UP_DEVICE_H_
 #define TILEWISE_CUDA_MADE_UP_DEVICE_H_
 
 #include <cstdio>
+#include <stdexcept>
+#include <string_view>
 
+#include "cuda/kernels.h"
 #include "tilewise/plan.h"
 
 namespace tilewise {
@@ -20,6 +23,12 @@ inline DeviceInfo made_up_device(uint64_t capability = 90) {
   d.memory_gbps = 4800;
   std::snprintf(d.name, sizeof d.name, "made up");
   return d;
+}
+
+inline const Kernel& cuda_row(std::string_view name) {
+  for (const Kernel& kernel : cuda_kernels())
+    if (kernel.name == name) return kernel;
+  throw std::runtime_error("no such row");
 }
 
 }  // namespace tilewise

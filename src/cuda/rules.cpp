@@ -7,7 +7,6 @@
 #include "core/cache.h"
 #include "core/cost.h"
 #include "core/text.h"
-#include "cuda/f32_sizes.h"
 
 namespace tilewise::cuda {
 namespace {
@@ -86,14 +85,6 @@ double walked_pairs(const Kernel& kernel, const Problem& p) {
   return std::min(rows * keys, visible + edges * rows * 0.5 * (m + rounding));
 }
 
-int64_t rows_q(const Problem& p) { return p.packed_q ? p.total_q : p.batch * p.seqlen_q; }
-int64_t rows_kv(const Problem& p) { return p.packed_kv ? p.total_kv : p.batch * p.seqlen_kv; }
-
-// fp32 by products of 16 bits: parts of q, k and v are written first.
-bool is_split_f32(const Kernel& kernel) {
-  return kernel.op == Op::forward && kernel.target == Target::sm80 && kernel.dtype == DType::f32;
-}
-
 }  // namespace
 
 double matrix_rate(Target target, uint64_t capability) {
@@ -111,6 +102,17 @@ double matrix_rate(Target target, uint64_t capability) {
 }
 
 int fma_lanes(uint64_t capability) { return capability == 75 || capability == 80 ? 64 : 128; }
+
+double multiprocessors_of(const DeviceInfo& device) { return std::max(device.cores, 1); }
+
+double peak_rate(Target target, const DeviceInfo& device) {
+  const double fma_rate = 2.0 * fma_lanes(device.isa);
+  const double clock = std::max(device.core_gflops, 1.0) * 1e9 / fma_rate;
+  return (target == Target::simt ? fma_rate : matrix_rate(target, device.isa)) * clock *
+         multiprocessors_of(device);
+}
+
+double bandwidth(const DeviceInfo& device) { return std::max(device.memory_gbps, 1.0) * 1e9; }
 
 std::string refuses(const Kernel& kernel, const Problem& p, const DeviceInfo& device) {
   const Facts& facts = facts_of(kernel);
@@ -147,21 +149,13 @@ Schedule schedule(const Kernel& kernel, const Problem&, const DeviceInfo&, int) 
 }
 
 int64_t scratch_bytes(const Kernel& kernel, const Problem& p, const Schedule&) {
-  if (kernel.op == Op::backward) return facts_of(kernel).scratch(p);
-  return is_split_f32(kernel)
-             ? f32_scratch_bytes(facts_of(kernel).head_dim, rows_q(p) * p.heads_q, rows_kv(p) * p.heads_kv)
-             : 0;
+  return kernel.op == Op::backward ? facts_of(kernel).scratch(p) : 0;
 }
 
 Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& device, const Schedule&) {
-  constexpr double kLaunchSeconds = 3e-6;
   const Facts& facts = facts_of(kernel);
-  const double lanes = fma_lanes(device.isa);
-  const double clock = std::max(device.core_gflops, 1.0) * 1e9 / (2.0 * lanes);
-  const double unit = kernel.target == Target::simt ? 2.0 * lanes : matrix_rate(kernel.target, device.isa);
-  const double multiprocessors = std::max(device.cores, 1);
-  const double rate = unit * clock * facts.percent / 100.0 * multiprocessors;
-
+  const double multiprocessors = multiprocessors_of(device);
+  const double rate = peak_rate(kernel.target, device) * facts.percent / 100.0;
   const double heads = full_sequences(p) * static_cast<double>(p.heads_q);
   const double walked = heads * walked_pairs(kernel, p), visible = visible_pairs(p);
   const double tiles = heads * static_cast<double>(tiles_of(kernel, p));
@@ -182,7 +176,6 @@ Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& devi
   const bool even = !p.causal && p.window_left < 0 && p.window_right < 0;
   const double rounds = e.waves <= 1.0 ? 1.0 : even ? std::ceil(e.waves) : e.waves + 0.25;
   const double idle = e.waves > 0 ? std::max(1.0, rounds / e.waves) : 1.0;
-  const double bandwidth = std::max(device.memory_gbps, 1.0) * 1e9;
   double read = e.bytes;
   // With one tile of queries a key is worth little work, and each query head reads it anew: heads of a group
   // from the L2, at 1.1 times the memory's rate in all (docs/performance/decode.md).
@@ -200,13 +193,7 @@ Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& devi
                            : 1.0;
   e.seconds = kLaunchSeconds +
               std::max(std::max(1.0, tiles / multiprocessors) * piece + 2.0 * work * idle * alone / rate,
-                       read / bandwidth);
-  if (is_split_f32(kernel)) {
-    constexpr double kNextLaunch = 2e-6;
-    const auto parts = static_cast<double>(scratch_bytes(kernel, p, {}));
-    e.bytes += 2.0 * parts;
-    e.seconds += kNextLaunch + 2.0 * parts / bandwidth;
-  }
+                       read / bandwidth(device));
   return e;
 }
 

@@ -45,5 +45,12 @@ int fma_lanes(uint64_t capability);
 // Hopper only wgmma reaches the unit's rate; mma.sync, which the sm80 rows use, about 62 % of it.
 double matrix_rate(Target target, uint64_t capability);
 
+// What the estimates of all forms count with: a call's first launch and each behind it on the stream; what a
+// device has, FLOP a second in the unit that rows of `target` use, bytes a second.
+constexpr double kLaunchSeconds = 3e-6, kNextLaunchSeconds = 2e-6;
+double multiprocessors_of(const DeviceInfo& device);
+double peak_rate(Target target, const DeviceInfo& device);
+double bandwidth(const DeviceInfo& device);
+
 }  // namespace tilewise::cuda
 #endif  // TILEWISE_CUDA_RULES_H_

@@ -4,7 +4,6 @@
 
 #include "core/cost.h"
 #include "cuda/device.h"
-#include "cuda/f32_sizes.h"
 #include "cuda/kernels.h"
 #include "cuda/made_up_device.h"
 #include "cuda/runtime.h"
@@ -217,15 +216,6 @@ TEST(CudaCost, ExplainShowsThem) {
   const std::string text = explain(problem(), made_up_device());
   EXPECT_NE(text.find(" waves, "), std::string::npos) << text;
   EXPECT_NE(text.find("132 multiprocessors, compute capability 9.0"), std::string::npos) << text;
-}
-
-// Stores of 16 bytes begin where each tensor's parts do, whatever its rows.
-TEST(CudaRules, Fp32RowsKeepTheirPartsInScratch) {
-  for (int64_t rows : {0, 1, 37, 4096}) EXPECT_EQ(cuda::f32_part_bytes(64, rows) % 256, 0) << rows;
-  const auto made = plan(problem(), made_up_device());
-  ASSERT_TRUE(made.ok());
-  EXPECT_STREQ(made->kernel, "forward_sm80_f32_d64_64x64_simple");
-  EXPECT_EQ(made->workspace_bytes, TILEWISE_CONTROL_BYTES + 3 * cuda::f32_part_bytes(64, 16 * 1024));
 }
 
 // A machine without a driver gets a sentence, whatever the build.

@@ -23,14 +23,11 @@ std::string short_refuses(const Kernel& kernel, const Problem& p, const DeviceIn
 // Every head is read and written once, whatever its length; where that takes less time, the products and
 // weights of whole fragments.
 Estimate short_estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& device, const Schedule&) {
-  constexpr double kLaunchSeconds = 3e-6;
   // Sixteen keys of a fragment of queries, alone.
   constexpr double kBlockSeconds = 0.3e-6;
   constexpr double kShareOfUnit = 0.13;
   const Facts& facts = facts_of(kernel);
-  const double lanes = fma_lanes(device.isa), multiprocessors = std::max(device.cores, 1);
-  const double clock = std::max(device.core_gflops, 1.0) * 1e9 / (2.0 * lanes);
-  const double rate = matrix_rate(kernel.target, device.isa) * clock * multiprocessors * kShareOfUnit;
+  const double rate = peak_rate(kernel.target, device) * kShareOfUnit;
   const double heads = full_sequences(p) * static_cast<double>(p.heads_q);
   const double rows = std::ceil(static_cast<double>(p.seqlen_q) / kernel.tile_m) * kernel.tile_m;
   const double keys = std::ceil(static_cast<double>(p.seqlen_kv) / kernel.tile_m) * kernel.tile_m;
@@ -38,10 +35,10 @@ Estimate short_estimate(const Kernel& kernel, const Problem& p, const DeviceInfo
   Estimate e;
   e.bytes = ideal_bytes(p);
   e.waste = walked > 0 ? std::clamp(1.0 - visible_pairs(p) / walked, 0.0, 1.0) : 0.0;
-  e.waves = heads / (multiprocessors * facts.blocks);
-  const double bandwidth = std::max(device.memory_gbps, 1.0) * 1e9 * facts.percent / 100.0;
+  e.waves = heads / (multiprocessors_of(device) * facts.blocks);
+  const double read = bandwidth(device) * facts.percent / 100.0;
   e.seconds = kLaunchSeconds + kBlockSeconds * keys / kernel.tile_m +
-              std::max(e.bytes / bandwidth, walked * 2.0 * (facts.head_dim + facts.head_dim_v) / rate);
+              std::max(e.bytes / read, walked * 2.0 * (facts.head_dim + facts.head_dim_v) / rate);
   return e;
 }
 

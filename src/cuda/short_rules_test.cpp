@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "core/cost.h"
-#include "cuda/kernels.h"
 #include "cuda/made_up_device.h"
 #include "plan/planner.h"
 
@@ -21,11 +20,7 @@ Problem sequences(int64_t batch, int64_t seqlen) {
   return p;
 }
 
-const Kernel& short_row() {
-  for (const Kernel& kernel : cuda_kernels())
-    if (kernel.form == Form::small && kernel.dtype == DType::bf16) return kernel;
-  throw std::runtime_error("no such row");
-}
+const Kernel& short_row() { return cuda_row("forward_sm80_bf16_d64_16x64_short_simple"); }
 
 TEST(ShortRules, RefusalsSayWhatWouldDo) {
   const auto of = [](auto change) {

@@ -49,23 +49,22 @@ int64_t split_scratch(const Kernel& kernel, const Problem& p, const Schedule& s)
 // The time to read what is seen, once from memory and, for each further tile of rows, from the cache behind
 // it.
 Estimate split_estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& device, const Schedule& s) {
-  // On the scale of the other rows' 3 us; alone a sequence of 1k keys takes 9.8 us on an H200.
-  constexpr double kLaunchSeconds = 5e-6, kJoinSeconds = 3e-6;
+  // On the scale of the other rows' kLaunchSeconds; alone a sequence of 1k keys takes 9.8 us on an H200.
+  constexpr double kSplitSeconds = 5e-6, kJoinSeconds = 3e-6;
   // Of a unit of 16 rows and a key head, whatever its length, hidden by reading where that takes longer:
   // 16,384 units of 32 keys took 545 us.
   constexpr double kUnitSeconds = 4.4e-6;
   // A block alone reads at twice its share of the bandwidth.
   constexpr double kBlockOverShare = 2.0, kCacheOverMemory = 2.0, kShareOfUnit = 0.25;
   const Facts& facts = facts_of(kernel);
-  const double bandwidth = std::max(device.memory_gbps, 1.0) * 1e9 * facts.percent / 100.0;
+  const double read = bandwidth(device) * facts.percent / 100.0;
   const double tiles = row_tiles(p), rows = std::max(static_cast<double>(p.seqlen_q), 1.0);
   const double seen = std::min(static_cast<double>(p.seqlen_kv), visible_pairs_per_head(p) / rows + rows);
   const double key_heads = full_sequences(p) * static_cast<double>(p.heads_kv);
   const double row_bytes = bits_of(kernel.stored_kv()) / 8.0 * static_cast<double>(p.head_dim + p.head_dim_v);
   const double keys = key_heads * seen * row_bytes;
-  const double lanes = fma_lanes(device.isa), multiprocessors = std::max(device.cores, 1);
-  const double clock = std::max(device.core_gflops, 1.0) * 1e9 / (2.0 * lanes);
-  const double rate = matrix_rate(kernel.target, device.isa) * clock * multiprocessors * kShareOfUnit;
+  const double multiprocessors = multiprocessors_of(device);
+  const double rate = peak_rate(kernel.target, device) * kShareOfUnit;
   const double walked = key_heads * tiles * kSplitRows * seen;
   Estimate e;
   e.bytes = ideal_bytes(p) -
@@ -78,11 +77,10 @@ Estimate split_estimate(const Kernel& kernel, const Problem& p, const DeviceInfo
   // Filling what a problem leaves of the row's dimensions with zeros is not free.
   const double padding =
       1.0 - static_cast<double>(p.head_dim + p.head_dim_v) / (facts.head_dim + facts.head_dim_v);
-  e.seconds =
-      kLaunchSeconds + (s.num_splits ? kJoinSeconds : 0.0) +
-      std::max(kUnitSeconds * key_heads * tiles / multiprocessors,
-               std::max({e.bytes / bandwidth, tiles * keys / (bandwidth * kCacheOverMemory), product}) /
-                   std::clamp(e.waves * kBlockOverShare, 0.05, 1.0) * (1.0 + padding));
+  e.seconds = kSplitSeconds + (s.num_splits ? kJoinSeconds : 0.0) +
+              std::max(kUnitSeconds * key_heads * tiles / multiprocessors,
+                       std::max({e.bytes / read, tiles * keys / (read * kCacheOverMemory), product}) /
+                           std::clamp(e.waves * kBlockOverShare, 0.05, 1.0) * (1.0 + padding));
   return e;
 }
 

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "core/cost.h"
-#include "cuda/kernels.h"
 #include "cuda/made_up_device.h"
 #include "cuda/split_sizes.h"
 #include "plan/planner.h"
@@ -24,12 +23,7 @@ Problem decode(int64_t batch, int64_t keys, int64_t queries = 1) {
   return p;
 }
 
-const Kernel& row(const char* name) {
-  for (const Kernel& kernel : cuda_kernels())
-    if (std::string(kernel.name) == name) return kernel;
-  throw std::runtime_error("no such row");
-}
-const Kernel& d128() { return row("forward_sm80_bf16_d128_16x128_split_simple"); }
+const Kernel& d128() { return cuda_row("forward_sm80_bf16_d128_16x128_split_simple"); }
 
 TEST(SplitRules, FewQueriesTakeTheSplitRowAndManyDoNot) {
   for (int64_t keys : {1024, 8192, 131072}) {

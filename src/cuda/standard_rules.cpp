@@ -25,10 +25,9 @@ int64_t standard_scratch(const Kernel&, const Problem& p, const Schedule&) { ret
 // The steps do not overlap: each takes the longer of its work and its bytes.
 Estimate standard_estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& device,
                            const Schedule& schedule) {
-  constexpr double kLaunchSeconds = 3e-6, kNextSeconds = 2e-6;  // the first kernel, and each behind it
   const StandardSizes sizes = sizes_of(p);
   Estimate e = estimate(kernel, p, device, schedule);
-  const double bandwidth = std::max(device.memory_gbps, 1.0) * 1e9;
+  const double memory = bandwidth(device);
   const double asked = operations(p);
   const double walked = e.waste < 1.0 ? asked / (1.0 - e.waste) : asked;  // FLOP
   const double pairs = walked / (2.0 * (facts_of(kernel).head_dim + facts_of(kernel).head_dim_v));
@@ -37,9 +36,9 @@ Estimate standard_estimate(const Kernel& kernel, const Problem& p, const DeviceI
   const double scores_read = p.seqlen_kv > kShortRow ? 8.0 : 4.0;
   e.bytes = ideal_bytes(p) + (8.0 + scores_read) * pairs;
   const double products = std::max(0.0, e.seconds - kLaunchSeconds);
-  e.seconds = kLaunchSeconds + kNextSeconds * static_cast<double>(3 * sizes.rounds() - 1) +
-              std::max(0.5 * products, 4.0 * pairs / bandwidth) + (2.0 + scores_read) * pairs / bandwidth +
-              std::max(0.5 * products, 2.0 * pairs / bandwidth);
+  e.seconds = kLaunchSeconds + kNextLaunchSeconds * static_cast<double>(3 * sizes.rounds() - 1) +
+              std::max(0.5 * products, 4.0 * pairs / memory) + (2.0 + scores_read) * pairs / memory +
+              std::max(0.5 * products, 2.0 * pairs / memory);
   return e;
 }
 

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "core/cost.h"
-#include "cuda/kernels.h"
 #include "cuda/made_up_device.h"
 #include "cuda/standard_sizes.h"
 #include "plan/planner.h"
@@ -23,10 +22,7 @@ Problem problem(int64_t seqlen, int64_t head_dim = 64) {
 }
 
 const Kernel& standard(int head_dim = 64) {
-  const std::string name = "forward_sm80_bf16_d" + std::to_string(head_dim) + "_128x128_standard_simple";
-  for (const Kernel& kernel : cuda_kernels())
-    if (kernel.name == name) return kernel;
-  throw std::runtime_error("no such row");
+  return cuda_row("forward_sm80_bf16_d" + std::to_string(head_dim) + "_128x128_standard_simple");
 }
 
 TEST(StandardRules, ScratchHoldsAllScoresUpToTheBound) {

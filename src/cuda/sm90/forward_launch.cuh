@@ -7,9 +7,8 @@
 
 #include "cuda/call.h"
 #include "cuda/sm90/forward.cuh"
-#include "cuda/sm90/tensor_map.h"
+#include "cuda/sm90/forward_host.cuh"
 #include "cuda/support/launch.cuh"
-#include "cuda/tile/wide.h"
 
 namespace tilewise::sm90 {
 
@@ -17,17 +16,9 @@ template <typename C>
 cudaError_t launch_forward(const ForwardParams& p, uint32_t* control, int multiprocessors,
                            cudaStream_t stream) {
   ForwardArgs args;
-  args.params = p;
-  args.order = tile::order_of(p, C::kTileM);
-  if (args.order.total == 0) return cudaSuccess;
-  args.queries_per_key_head = static_cast<int32_t>(p.group());
-  args.scale_log2 = C::kShaped ? kLog2E : p.scale * kLog2E;
-  args.wide_stores = tile::stores_wide(p.o, p.head_dim_v);
+  const cudaError_t error = make_args<C>(p, &args);
+  if (error != cudaSuccess || args.order.total == 0) return error;
   args.control = control;
-  cudaError_t error = encode_tensor_map(args.q, p.q, extent_q(p, p.head_dim), 64);
-  if (error == cudaSuccess) error = encode_tensor_map(args.k, p.k, extent_kv(p, p.head_dim), C::kTileN);
-  if (error == cudaSuccess) error = encode_tensor_map(args.v, p.v, extent_kv(p, p.head_dim_v), C::kTileN);
-  if (error != cudaSuccess) return error;
   const int blocks = std::min(args.order.total, multiprocessors);
   return cuda::launch_shared(forward<C>, blocks, C::kThreads, sizeof(ForwardShared<C>), stream, args);
 }
@@ -55,13 +46,6 @@ struct ForwardRow {
     const cudaError_t error = prepare_forward<Plain>();
     return error == cudaSuccess ? prepare_forward<Shaped>() : error;
   }
-
-  // The planner's rules (cuda/rules.cpp) have looked at everything but a call's strides.
-  static const char* refuses(const ForwardParams& p) {
-    if (const char* rule = tensor_map_refuses(p.q, extent_q(p, p.head_dim))) return rule;
-    if (const char* rule = tensor_map_refuses(p.k, extent_kv(p, p.head_dim))) return rule;
-    return tensor_map_refuses(p.v, extent_kv(p, p.head_dim_v));
-  }
 };
 
 }  // namespace tilewise::sm90
@@ -70,7 +54,7 @@ struct ForwardRow {
   namespace tilewise::cuda {                                                                        \
   cudaError_t name(const ForwardParams& p, const Call& call) { return sm90::Row::launch(p, call); } \
   cudaError_t name##_prepare(const tilewise_problem&) { return sm90::Row::prepare(); }              \
-  const char* name##_refuses(const ForwardParams& p) { return sm90::Row::refuses(p); }              \
+  const char* name##_refuses(const ForwardParams& p) { return sm90::forward_refuses(p); }           \
   }
 
 #endif  // TILEWISE_CUDA_SM90_FORWARD_LAUNCH_H_

@@ -1,5 +1,3 @@
-#include <cuda_fp8.h>
-
 #include "cuda/sm80/split_launch.cuh"
 
 namespace tilewise::sm80 {

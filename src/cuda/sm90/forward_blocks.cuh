@@ -1,5 +1,5 @@
-// Forward attention on sm_90a for short sequences: O = softmax(mask(score(Q K^T))) V for one tile of queries
-// of one head, by small blocks of which several share a multiprocessor.
+// Forward attention on sm_90a by small blocks of which several share a multiprocessor: each O = softmax(mask(
+// score(Q K^T))) V for one tile of queries of one head. For short sequences; it takes any length.
 //
 // Roles. One or two warpgroups alike, 64 queries each; there is no producer and there are no turns: a
 // warpgroup's step is one chain (scores, softmax, values), and what fills the units meanwhile are the other
@@ -11,8 +11,8 @@
 //
 // Invariants. Every full barrier has one arrival and the tile's bytes; every empty barrier counts the warps.
 // A block barrier stands between the pieces of a packed sequence that is longer than the plan's bound.
-#ifndef TILEWISE_CUDA_SM90_SHORT_H_
-#define TILEWISE_CUDA_SM90_SHORT_H_
+#ifndef TILEWISE_CUDA_SM90_FORWARD_BLOCKS_H_
+#define TILEWISE_CUDA_SM90_FORWARD_BLOCKS_H_
 
 #include "core/softmax.h"
 #include "cuda/ptx/barrier.cuh"
@@ -31,7 +31,7 @@ namespace tilewise::sm90 {
 
 template <typename ElementT, int kWarpgroups, int kKeys, int kStageCount, int kBlocksOf,
           bool kShapedScores = false>
-struct ShortConfig {
+struct BlockConfig {
   using Element = ElementT;
   static constexpr int kDim = 64, kDimV = 64;
   static constexpr int kGroups = kWarpgroups, kThreads = 128 * kGroups;
@@ -45,7 +45,7 @@ struct ShortConfig {
 };
 
 template <typename C>
-struct ShortShared {
+struct BlockShared {
   alignas(tile::kSwizzleAlignment) uint8_t q[C::kGroups][C::QTile::kBytes];
   alignas(tile::kSwizzleAlignment) uint8_t k[C::kStages][C::KTile::kBytes];
   alignas(tile::kSwizzleAlignment) uint8_t v[C::kStages][C::VTile::kBytes];
@@ -57,12 +57,12 @@ struct ShortShared {
 };
 
 template <typename C>
-struct ShortForward {
+struct BlockForward {
   using T = typename C::Element;
   static constexpr int kGroupBarrier = 1;  // + warpgroup
 
   const ForwardArgs& args;
-  ShortShared<C>& shared;
+  BlockShared<C>& shared;
   const int group;
   uint32_t count = 0, loads = 0;  // tiles, and pieces with tiles, before this one
   float r_o[C::kDimV / 2];
@@ -219,9 +219,9 @@ struct ShortForward {
 
 template <typename C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocks)
-    short_forward(const __grid_constant__ ForwardArgs args) {
+    forward_by_blocks(const __grid_constant__ ForwardArgs args) {
   extern __shared__ __align__(tile::kSwizzleAlignment) uint8_t s_bytes[];
-  auto& shared = *reinterpret_cast<ShortShared<C>*>(s_bytes);
+  auto& shared = *reinterpret_cast<BlockShared<C>*>(s_bytes);
   if (threadIdx.x == 0) {
     for (int i = 0; i < C::kGroups; ++i) ptx::mbarrier_init(&shared.q_full[i], 1);
     for (int i = 0; i < C::kStages; ++i) {
@@ -233,8 +233,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks)
     ptx::mbarrier_init_fence();
   }
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
-  ShortForward<C>{args, shared, group}.run();
+  BlockForward<C>{args, shared, group}.run();
 }
 
 }  // namespace tilewise::sm90
-#endif  // TILEWISE_CUDA_SM90_SHORT_H_
+#endif  // TILEWISE_CUDA_SM90_FORWARD_BLOCKS_H_

@@ -1,5 +1,0 @@
-#include "cuda/sm90/short_launch.cuh"
-
-TILEWISE_SM90_SHORT(forward_sm90_bf16_d64_64x64_b5_simple, __nv_bfloat16, 1, 64, 2, 5)
-TILEWISE_SM90_SHORT(forward_sm90_bf16_d64_128x128_b2_simple, __nv_bfloat16, 2, 128, 2, 2)
-TILEWISE_SM90_SHORT(forward_sm90_bf16_d64_64x128_b4_simple, __nv_bfloat16, 1, 128, 1, 4)
