@@ -1,16 +1,18 @@
 // Backward attention on sm_90a for a tile of keys of one head at a time: dK, dV in registers over all queries
 // that see it, dQ added to fp32 sums in memory.
 //
-// Roles. Warpgroup 0: one thread drives the copy engine, two warps bring lse and D of the query rows, one
-// thread hands out work. Warpgroups 1 and 2: 64 keys each; five products by wgmma, P and dS in registers
-// (backward_consumer.cuh). The block is persistent: it draws tickets until there is no more work. The query
-// heads of a key head are walked one after the other, so that no sum of dK or dV leaves the registers.
+// Roles. Warpgroup 0: one thread drives the copy engine, one warp or two bring lse and D of the query rows,
+// one thread hands out work, and, ordered, one adds dQ. Warpgroups 1 and 2 compute by wgmma, five products in
+// all: each 64 keys of the tile with P and dS in registers (backward_consumer.cuh) or, for wide heads, one dV
+// and the other dK of the same 64 (backward_wide_consumer.cuh). The block is persistent: it draws tickets
+// until there is no more work. The query heads of a key head are walked one after the other, so that no sum
+// of dK or dV leaves the registers.
 //
 // Shared memory. K and V of the tile; rings of Q and dO with their rows' lse and D; a ring of dS tiles, which
-// both warpgroups write and read; a piece of dQ for each warp on its way to memory.
+// both warpgroups read; where it does not go straight to memory, a piece of dQ for each warp.
 //
-// Invariants. Every full barrier of Q has three arrivals, the copy's and the row readers'; ds_full and every
-// empty barrier count warps. All consumers run the same steps.
+// Invariants. Every full barrier of Q has an arrival for the copy and one for each warp that brings rows;
+// ds_full and every empty barrier count warps. All consumers run the same steps.
 #ifndef TILEWISE_CUDA_SM90_BACKWARD_H_
 #define TILEWISE_CUDA_SM90_BACKWARD_H_
 

@@ -9,14 +9,30 @@
 
 namespace tilewise::sm90 {
 
+// The tiles of either kind of backward kernel.
+template <int kRows, int kKeys, int kDimQK, int kDimVO>
+struct BackwardTiles {
+  static constexpr int kDim = kDimQK, kDimV = kDimVO;  // of q and k; of v and dout
+  static constexpr int kConsumers = 2;                 // warpgroups that compute
+  static constexpr int kThreads = 128 * (kConsumers + 1);
+  static constexpr int kTileM = kRows, kTileN = kKeys;
+  static constexpr int kGroupFloats = 64 * 64, kTileFloats = kTileM * kDim;  // of dQ: a panel, all of it
+
+  using KTile = tile::SharedTile<kTileN, kDim>;
+  using VTile = tile::SharedTile<kTileN, kDimV>;
+  using QTile = tile::SharedTile<kTileM, kDim>;
+  using OTile = tile::SharedTile<kTileM, kDimV>;
+  using ScoreTile = tile::SharedTile<kTileN, kTileM>;  // dS transposed
+};
+
+// 64 keys a warpgroup.
 template <typename ElementT, int kDimension, int kQueryRows, bool kOrderedSums = false,
           bool kShapedScores = false>
-struct BackwardConfig {
+struct BackwardConfig : BackwardTiles<kQueryRows, 128, kDimension, kDimension> {
+  using Tiles = BackwardTiles<kQueryRows, 128, kDimension, kDimension>;
+  using Tiles::kConsumers, Tiles::kDim, Tiles::kTileM;
   using Element = ElementT;
   static constexpr bool kWide = false;
-  static constexpr int kDim = kDimension, kDimV = kDimension;  // of q and k; of v and dout
-  static constexpr int kConsumers = 2;                         // warpgroups that compute, 64 keys each
-  static constexpr int kTileM = kQueryRows, kTileN = 64 * kConsumers;
   // Deterministic: key tiles add to dQ in a fixed order, from the first to the last.
   static constexpr bool kOrdered = kOrderedSums;
   // dQ goes from registers to its sums, not by way of shared memory: measured, faster at d 64 alone.
@@ -30,7 +46,6 @@ struct BackwardConfig {
   using With = BackwardConfig<ElementT, kDimension, kQueryRows, kOrder, kShape>;
   // S, dP, dS and the sums together would not fit the registers: dP waits for the end of dK.
   static constexpr bool kTight = kTileM == 128 || (kShaped && kDim > 96);
-  static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr bool kMoreForProducers = kTileM == 128 && !kOrdered && !kShaped;
   static constexpr int kProducerRegisters = kMoreForProducers ? 40 : 24;
   static constexpr int kConsumerRegisters = kMoreForProducers ? 232 : 240;
@@ -45,16 +60,9 @@ struct BackwardConfig {
   static constexpr bool kByRows = kTileM == 128;
   // Columns of dQ that a warpgroup sums up; a product always has 64.
   static constexpr int kLastColumns = kByRows ? 64 : kDim - 64;
-  static constexpr int kGroupFloats = 64 * 64, kTileFloats = kTileM * kDim;
 
   // Panels of dQ, of 64 x 64 sums or less, and how many counters of turns a tile has.
   static constexpr int kSumPanels = 2, kTurns = 1;
-
-  using KTile = tile::SharedTile<kTileN, kDim>;
-  using VTile = KTile;
-  using QTile = tile::SharedTile<kTileM, kDim>;
-  using OTile = QTile;
-  using ScoreTile = tile::SharedTile<kTileN, kTileM>;  // dS transposed
 };
 
 template <typename C>

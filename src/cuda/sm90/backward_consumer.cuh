@@ -14,7 +14,6 @@
 
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/global.cuh"
-#include "cuda/ptx/matrix.cuh"
 #include "cuda/ptx/registers.cuh"
 #include "cuda/sm90/backward_config.cuh"
 #include "cuda/sm90/backward_score.cuh"
@@ -265,15 +264,8 @@ struct BackwardConsumer {
   // dS to shared memory, [key, query].
   __device__ __forceinline__ void hand_over(const uint32_t (&r_ds)[kScores / 2]) {
     ptx::mbarrier_wait(&shared.ds_empty[ds.at()], ds.phase() ^ 1);
-    const uint32_t s_ds = ptx::shared_address(shared.ds[ds.at()]);
     const int thread = C::kTight ? ptx::thread_afresh() - 128 : 32 * warp + lane;
-    const int row = thread / 32 * 16 + thread % 16;
-#pragma unroll
-    for (int i = 0; i < kScores / 8; ++i)
-      ptx::stmatrix_x4(s_ds + C::ScoreTile::chunk_offset(row, 2 * i + thread % 32 / 16), r_ds[4 * i],
-                       r_ds[4 * i + 1], r_ds[4 * i + 2], r_ds[4 * i + 3]);
-    ptx::fence_async_shared();
-    __syncwarp();
+    put_ds<typename C::ScoreTile>(shared.ds[ds.at()], r_ds, thread / 32 * 16 + thread % 16, thread % 32 / 16);
     release(&shared.ds_full[ds.at()]);
     ds.advance();
   }

@@ -21,7 +21,7 @@ inline int64_t rows_of_scratch(bool packed, int64_t batch, int64_t seqlen, int64
   return packed ? up_to_tiles(total + batch * tile_m, tile_m) : batch * up_to_tiles(seqlen, tile_m);
 }
 
-// A row of the table: the kernel and the one that adds in a fixed order.
+// A row of the table: its kernel, the one that adds in a fixed order, and both for shaped scores.
 template <typename C>
 struct BackwardRow {
   static cudaError_t prepare() {

@@ -1,5 +1,5 @@
-// The producer warpgroup: one thread fills the buffers of K, V, Q and dO, two warps bring the numbers of
-// each query row, a thread of the last hands out work.
+// The producer warpgroup: one thread fills the buffers of K, V, Q and dO, one warp or two bring the numbers
+// of each query row, a thread of the last hands out work.
 #ifndef TILEWISE_CUDA_SM90_BACKWARD_PRODUCER_H_
 #define TILEWISE_CUDA_SM90_BACKWARD_PRODUCER_H_
 
@@ -113,8 +113,8 @@ struct BackwardProducer {
   }
 };
 
-// Follows the same work and brings lse and D of every row. Rows that see no key of the tile, and
-// rows without any weight, get P = 0.
+// Follows the same work and brings lse and D of every row. Rows that see no key of the tile, and rows without
+// any weight, get P = 0.
 template <typename C>
 struct RowReader {
   static constexpr int kStep = 32 * C::kRowWarps, kRows = C::kTileM / kStep;  // of a lane

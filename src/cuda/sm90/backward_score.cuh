@@ -1,7 +1,11 @@
-// Scores with softcap and ALiBi become weights, for a warpgroup of either backward kernel.
+// What a warpgroup of either backward kernel does with its scores: those with softcap or ALiBi become
+// weights, and dS goes to shared memory.
 #ifndef TILEWISE_CUDA_SM90_BACKWARD_SCORE_H_
 #define TILEWISE_CUDA_SM90_BACKWARD_SCORE_H_
 
+#include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/matrix.cuh"
+#include "cuda/ptx/shared.cuh"
 #include "cuda/sm90/backward_args.cuh"
 #include "cuda/tile/key_score.cuh"
 
@@ -20,6 +24,18 @@ __device__ __forceinline__ void weigh_shaped(const float (&r_s)[kCount], uint32_
   const int first[2] = {w.first_row(key) - row - column, w.first_row(key + 8) - row - column};
   const int last[2] = {w.last_row(key) - row - column, w.last_row(key + 8) - row - column};
   tile::weigh_shaped_keys<T>(r_s, r_p, s_shift, how, first, last, take);
+}
+
+// This warp's fragments of dS to the tile [key, query]; row and chunk: of a lane's first 16 bytes.
+template <typename ScoreTile, int kCount>
+__device__ __forceinline__ void put_ds(uint8_t* s_to, const uint32_t (&r_ds)[kCount], int row, int chunk) {
+  const uint32_t s_ds = ptx::shared_address(s_to);
+#pragma unroll
+  for (int i = 0; i < kCount / 4; ++i)
+    ptx::stmatrix_x4(s_ds + ScoreTile::chunk_offset(row, 2 * i + chunk), r_ds[4 * i], r_ds[4 * i + 1],
+                     r_ds[4 * i + 2], r_ds[4 * i + 3]);
+  ptx::fence_async_shared();
+  __syncwarp();
 }
 
 }  // namespace tilewise::sm90

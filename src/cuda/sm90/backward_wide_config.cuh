@@ -8,18 +8,16 @@
 namespace tilewise::sm90 {
 
 template <typename ElementT, int kDimQK, int kDimVO, bool kOrderedSums = false, bool kShapedScores = false>
-struct BackwardWideConfig {
+struct BackwardWideConfig : BackwardTiles<64, 64, kDimQK, kDimVO> {
+  using Tiles = BackwardTiles<64, 64, kDimQK, kDimVO>;
+  using Tiles::kConsumers, Tiles::kDim;
   using Element = ElementT;
   static constexpr bool kWide = true;
-  static constexpr int kDim = kDimQK, kDimV = kDimVO;
-  static constexpr int kConsumers = 2;
-  static constexpr int kTileM = 64, kTileN = 64;
   static constexpr int kQStages = 2, kOStages = 2, kScoreStages = 2;
   static constexpr bool kOrdered = kOrderedSums;
   static constexpr bool kShaped = kShapedScores;
   template <bool kOrder, bool kShape>
   using With = BackwardWideConfig<ElementT, kDimQK, kDimVO, kOrder, kShape>;
-  static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= 168 * (kConsumers + 1));
 
@@ -29,14 +27,7 @@ struct BackwardWideConfig {
   static_assert(kDim % 64 == 0 && kDim >= 128 && kDim <= 256);
   static constexpr bool kByRows = false;
   static constexpr int kLastColumns = 64, kSumPanels = kDim / 64;
-  static constexpr int kGroupFloats = 64 * 64, kTileFloats = kTileM * kDim;
   static constexpr int kTurns = 4 * kConsumers;  // a warp's pieces of a tile
-
-  using KTile = tile::SharedTile<kTileN, kDim>;
-  using VTile = tile::SharedTile<kTileN, kDimV>;
-  using QTile = tile::SharedTile<kTileM, kDim>;
-  using OTile = tile::SharedTile<kTileM, kDimV>;
-  using ScoreTile = tile::SharedTile<kTileN, kTileM>;  // dS transposed
 };
 
 template <typename C>

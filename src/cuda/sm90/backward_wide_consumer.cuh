@@ -12,7 +12,6 @@
 
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/global.cuh"
-#include "cuda/ptx/matrix.cuh"
 #include "cuda/ptx/registers.cuh"
 #include "cuda/sm90/backward_score.cuh"
 #include "cuda/sm90/backward_wide_config.cuh"
@@ -234,14 +233,7 @@ struct WideConsumer {
     release(&shared.p_empty);
     p.advance();
     ptx::mbarrier_wait(&shared.ds_empty[ds.at()], ds.phase() ^ 1);
-    const uint32_t s_ds = ptx::shared_address(shared.ds[ds.at()]);
-    const int row = 16 * warp + lane % 16;
-#pragma unroll
-    for (int i = 0; i < kScores / 8; ++i)
-      ptx::stmatrix_x4(s_ds + C::ScoreTile::chunk_offset(row, 2 * i + lane / 16), r_ds[4 * i],
-                       r_ds[4 * i + 1], r_ds[4 * i + 2], r_ds[4 * i + 3]);
-    ptx::fence_async_shared();
-    __syncwarp();
+    put_ds<typename C::ScoreTile>(shared.ds[ds.at()], r_ds, 16 * warp + lane % 16, lane / 16);
     release(&shared.ds_full[ds.at()]);
     ds.advance();
   }
