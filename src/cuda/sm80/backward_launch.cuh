@@ -17,8 +17,6 @@
 
 namespace tilewise::sm80 {
 
-constexpr size_t kMostShared = 99 * 1024;  // what compute capability 8.6, 8.9 and 12.0 have
-
 inline BackwardArgs make_backward_args(const BackwardParams& p, RowStats delta) {
   BackwardArgs args;
   args.params = p;
@@ -107,9 +105,10 @@ struct BackwardRow {
   static cudaError_t prepare() {
     cudaError_t error = Plain::prepare();
     if (error == cudaSuccess) error = General::prepare();
-    return error == cudaSuccess ? cuda::allow_shared(backward_bias<Bias>, sizeof(QueryShared<Bias>)) : error;
+    if (error == cudaSuccess) error = cuda::allow_shared(backward_bias<Bias>, sizeof(QueryShared<Bias>));
+    return error == cudaSuccess ? cuda::simt::prepare_parts() : error;
   }
-  // D, then the gradients. D and dsinks are made by the plain row's kernels.
+  // D, then the gradients. D and dsinks are made by the kernels on plain FMA.
   static cudaError_t launch(const BackwardParams& p, const cuda::Call& call) {
     const BackwardArgs args = make_backward_args(p, cuda::simt::delta_in(call.scratch, p));
     cudaError_t error = cuda::simt::launch_delta(p, args.params.delta, call.stream);

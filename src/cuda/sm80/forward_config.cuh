@@ -2,6 +2,7 @@
 #ifndef TILEWISE_CUDA_SM80_FORWARD_CONFIG_H_
 #define TILEWISE_CUDA_SM80_FORWARD_CONFIG_H_
 
+#include <cstddef>
 #include <type_traits>
 
 #include "core/params.h"
@@ -10,6 +11,8 @@
 #include "cuda/tile/work.cuh"
 
 namespace tilewise::sm80 {
+
+constexpr size_t kMostShared = 99 * 1024;  // of a block: what compute capability 8.6, 8.9 and 12.0 have
 
 // kBlocksOf: blocks that share a multiprocessor: what keeps its matrix units busy while one of them waits.
 template <typename ElementT, int kDimQK, int kDimVO, int kFragmentsOf, int kKeys, bool kGeneralScores,

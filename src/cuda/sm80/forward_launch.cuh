@@ -35,7 +35,7 @@ inline ForwardArgs make_args(const ForwardParams& p, int tile_m) {
 
 template <typename C>
 cudaError_t launch_forward(const ForwardParams& p, cudaStream_t stream) {
-  static_assert(sizeof(ForwardShared<C>) <= 99 * 1024, "what compute capability 8.6, 8.9 and 12.0 have");
+  static_assert(sizeof(ForwardShared<C>) <= kMostShared);
   const ForwardArgs args = make_args(p, C::kTileM);
   if (args.order.total == 0) return cudaSuccess;
   return cuda::launch_shared(forward<C>, args.order.total, C::kThreads, sizeof(ForwardShared<C>), stream,

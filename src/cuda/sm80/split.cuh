@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) split_forward(const __grid_con
     stage = stage + 1 == C::kStages ? 0 : stage + 1;
     if (n >= C::kStages && left == 0) {
       finish_unit(args, shared, piece, products);
-      number = number + 1 == sizeof(shared.pieces) / sizeof(Piece) ? 0 : number + 1;
+      number = number + 1 == SplitShared<C>::kPieces ? 0 : number + 1;
     }
   }
 }
