@@ -1,5 +1,6 @@
 // dK and dV of the sm_80 backward: a block owns a tile of keys of a key head and walks the tiles of queries
-// that see them, query head by query head of the group, so that the sums never leave registers.
+// that see them, query head by query head of the group, so that the sums never leave registers. Where both do
+// not fit there, a launch makes one of them.
 //
 //   S^T = K Q^T, P = e^(S - lse)      dV += P^T dO      dP^T = V dO^T, dS = P o (dP - D)      dK += dS^T Q
 //

@@ -58,8 +58,8 @@ struct SplitArgs {
   FastDivide span_groups, heads;
 };
 
-// Of a warp's step: a group of 16 keys. Of a block's: a group of each warp.
-// Element: of q and o; Stored: of k and v.
+// Element: of q and o; Stored: of k and v. kKeys: of a warp's step, a group; kTileKeys: of a block's, a group
+// of each warp.
 template <typename Element_, int kDim_, int kWarps_, int kStages_, typename Stored_ = Element_>
 struct SplitConfig {
   using Element = Element_;
