@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <initializer_list>
 
 #include "cuda/call.h"
 #include "cuda/simt/backward_parts.h"
@@ -34,6 +35,24 @@ void launch_tiles(const Build& build, const BackwardParams& p, int64_t chunks, i
   if (tasks > 0) build.kernel<<<blocks_of(tasks), simt::kThreads, 0, stream>>>(p, tiles, slices, tasks);
 }
 
+cudaError_t launch_bias(const BackwardParams& p, cudaStream_t stream) {
+  const int64_t i_tiles = tiles_of(p.bias_shape[2], simt::kRows),
+                j_tiles = tiles_of(p.bias_shape[3], simt::kKeys);
+  const int64_t tasks = p.bias_shape[0] * p.bias_shape[1] * i_tiles * j_tiles;
+  if (tasks > 0)
+    simt::backward_bias<<<blocks_of(tasks), simt::kThreads, 0, stream>>>(p, i_tiles, j_tiles, tasks);
+  return cudaGetLastError();
+}
+
+// Asking for what a kernel needs loads it.
+cudaError_t load_kernels(std::initializer_list<const void*> kernels) {
+  cudaFuncAttributes needs;
+  for (const void* kernel : kernels) {
+    if (const cudaError_t error = cudaFuncGetAttributes(&needs, kernel); error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
 }  // namespace
 
 namespace simt {
@@ -60,16 +79,14 @@ cudaError_t launch_delta(const BackwardParams& given, RowStats to, cudaStream_t 
   return cudaGetLastError();
 }
 
-cudaError_t launch_bias(const BackwardParams& p, cudaStream_t stream) {
-  const int64_t i_tiles = tiles_of(p.bias_shape[2], kRows), j_tiles = tiles_of(p.bias_shape[3], kKeys);
-  const int64_t tasks = p.bias_shape[0] * p.bias_shape[1] * i_tiles * j_tiles;
-  if (tasks > 0) backward_bias<<<blocks_of(tasks), kThreads, 0, stream>>>(p, i_tiles, j_tiles, tasks);
-  return cudaGetLastError();
-}
-
 cudaError_t launch_sinks(const BackwardParams& p, cudaStream_t stream) {
   backward_sinks<<<blocks_of(p.heads_q), kThreads, 0, stream>>>(p);
   return cudaGetLastError();
+}
+
+cudaError_t prepare_parts() {
+  return load_kernels(
+      {reinterpret_cast<const void*>(backward_delta), reinterpret_cast<const void*>(backward_sinks)});
 }
 
 }  // namespace simt
@@ -86,7 +103,7 @@ cudaError_t backward_simt_any_64x64(const BackwardParams& given, const Call& cal
   if (const int64_t chunks = chunks_of(p.dq.data, p.head_dim); chunks > 0)
     launch_tiles(queries_build(chunks), p, chunks, q_tiles, p.heads_q, call.stream);
   error = cudaGetLastError();
-  if (error == cudaSuccess && p.dbias.data) error = simt::launch_bias(p, call.stream);
+  if (error == cudaSuccess && p.dbias.data) error = launch_bias(p, call.stream);
   if (error == cudaSuccess && p.dsinks) error = simt::launch_sinks(p, call.stream);
   return error;
 }
@@ -101,17 +118,10 @@ cudaError_t backward_simt_any_64x64_prepare(const tilewise_problem& p) {
   const int64_t keys =
       chunks_of(p.wants & TILEWISE_WANT_DK, p.head_dim) + chunks_of(p.wants & TILEWISE_WANT_DV, p.head_dim_v);
   const int64_t queries = chunks_of(p.wants & TILEWISE_WANT_DQ, p.head_dim);
-  const void* kernels[] = {reinterpret_cast<const void*>(simt::backward_delta),
-                           reinterpret_cast<const void*>(keys_build(keys).kernel),
-                           reinterpret_cast<const void*>(queries_build(queries).kernel),
-                           reinterpret_cast<const void*>(simt::backward_bias),
-                           reinterpret_cast<const void*>(simt::backward_sinks)};
-  for (const void* kernel : kernels) {
-    cudaFuncAttributes attributes;  // asking loads the kernel
-    if (const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel); error != cudaSuccess)
-      return error;
-  }
-  return cudaSuccess;
+  const cudaError_t error = load_kernels({reinterpret_cast<const void*>(keys_build(keys).kernel),
+                                          reinterpret_cast<const void*>(queries_build(queries).kernel),
+                                          reinterpret_cast<const void*>(simt::backward_bias)});
+  return error == cudaSuccess ? simt::prepare_parts() : error;
 }
 
 }  // namespace tilewise::cuda

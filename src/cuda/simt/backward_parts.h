@@ -1,4 +1,4 @@
-// What the backward's kernels on plain FMA do for other rows too: D, dbias and dsinks.
+// What the backward's kernels on plain FMA do for other rows too: D and dsinks.
 #ifndef TILEWISE_CUDA_SIMT_BACKWARD_PARTS_H_
 #define TILEWISE_CUDA_SIMT_BACKWARD_PARTS_H_
 
@@ -17,8 +17,10 @@ RowStats delta_in(void* scratch, const BackwardParams& p);
 cudaError_t launch_delta(const BackwardParams& given, RowStats to, cudaStream_t stream);
 
 // `p.delta` is D.
-cudaError_t launch_bias(const BackwardParams& p, cudaStream_t stream);
 cudaError_t launch_sinks(const BackwardParams& p, cudaStream_t stream);
+
+// Loads both kernels.
+cudaError_t prepare_parts();
 
 }  // namespace tilewise::cuda::simt
 #endif  // TILEWISE_CUDA_SIMT_BACKWARD_PARTS_H_

@@ -22,8 +22,9 @@ __device__ __forceinline__ float row_delta(const BackwardParams& p, int64_t b, i
   return sum;
 }
 
-// Blocks by tile of rows, head and sequence, which fewer blocks walk. One resident block is asked for, no
-// more: are calls, around which ptxas would keep values in memory).
+// Blocks by tile of rows, head and sequence, which fewer blocks walk: no index is divided (64-bit divisions
+// are calls, around which ptxas would keep values in memory). Where one resident block is not asked for it
+// keeps some all the same.
 __global__ void __launch_bounds__(kThreads, 1)
     backward_delta(const __grid_constant__ BackwardParams p, const __grid_constant__ RowStats to) {
   for (int64_t b = blockIdx.z; b < p.batch; b += gridDim.z) {
@@ -50,7 +51,7 @@ __device__ __forceinline__ Interval part_of(int64_t extent, int64_t owner, int64
   return extent == 1 ? Interval{0, all} : Interval{owner, min(owner + width, all)};
 }
 
-// `extents` are bias_shape, `i_tiles` and `j_tiles` its tiles of rows and keys.
+// `i_tiles` and `j_tiles` are the tiles of rows and keys of bias_shape.
 __global__ void __launch_bounds__(kThreads, 1)
     backward_bias(const __grid_constant__ BackwardParams p, int64_t i_tiles, int64_t j_tiles, int64_t tasks) {
   Shared& s = in_shared<Shared>();

@@ -4,10 +4,13 @@
 // One block of 256 threads takes 64 query rows of one head (a task) and walks the key tiles that they see:
 //
 //   S = Q K^T      fp32 from shared memory, 32 dimensions at a time; a thread holds 4 rows x 4 keys
+//
 //   S -> scores    times the scale of a key in i8 or f8e4m3; natural units; hidden pairs are -inf. Tiles
-//   where nothing is seen are left out by a vote P = e^(S - m)  m the running maximum; a row's 16 threads are
-//   half a warp and agree by shuffles O = O e^(m_old - m) + P V   64 columns at a time; a thread holds 4 rows
-//   x 4 columns of each
+//                  where nothing is seen are left out by a vote
+//
+//   P = e^(S - m)  m the running maximum; a row's 16 threads are half a warp and agree by shuffles
+//
+//   O = O e^(m_old - m) + P V   64 columns at a time; a thread holds 4 rows x 4 columns of each
 //
 // Invariants. A hidden pair's weight is -0, a weight that underflowed +0: where a tile of V holds a value
 // that is not finite, the product leaves out exactly the pairs with -0, so that 0 * NaN reaches no row that

@@ -56,15 +56,14 @@ struct BackwardBias {
  private:
   // Queries of tile `row`; false where the sequence ends before.
   __device__ __forceinline__ bool begin(int batch, int head, int row) {
-    tile::Work& w = shared.work;
-    __syncthreads();  // the work before has been read
-    if (threadIdx.x == 0 && !tile::make_work<C::kTileM, C::kTileN>(w, args.params, batch, head, row))
-      w.batch = -1;
-    __syncthreads();
-    if (w.batch < 0) return false;
+    const bool exists = begin_work(shared.work, [&](tile::Work& w) {
+      return tile::make_work<C::kTileM, C::kTileN>(w, args.params, batch, head, row);
+    });
+    if (!exists) return false;
     make_general_work(shared, args.params);
     if (args.params.bias_shape[3] == 1) return true;
     if (threadIdx.x == 0) {
+      tile::Work& w = shared.work;
       w.tile_first = max(w.tile_first, own_key);
       w.tile_last = min(w.tile_last, own_key + 1);
     }

@@ -10,7 +10,7 @@ namespace tilewise::sm80 {
 constexpr int kBackwardWarps = 4, kBackwardThreads = 32 * kBackwardWarps;
 
 // kBlocksOf: blocks that share a multiprocessor. kChunkOf: queries whose P and dP are in registers at a time.
-// kOneSum: dV and dK do not fit the registers together, each takes a block of its own.
+// kOneSum: dV and dK do not fit the registers together, each takes a launch of its own.
 template <typename ElementT, int kDimQK, int kDimVO, int kFragmentsOf, int kQueries, int kChunkOf,
           int kStagesOf, bool kGeneralScores, int kBlocksOf, bool kOneSumOf = false>
 struct KeyConfig {

@@ -1,5 +1,6 @@
 // dK and dV of the sm_80 backward: a block owns a tile of keys of a key head and walks the tiles of queries
-// that see them, query head by query head of the group, so that the sums never leave registers.
+// that see them, query head by query head of the group, so that the sums never leave registers. Where both do
+// not fit there, a launch makes one of them.
 //
 //   S^T = K Q^T, P = e^(S - lse)      dV += P^T dO      dP^T = V dO^T, dS = P o (dP - D)      dK += dS^T Q
 //
@@ -263,24 +264,13 @@ struct BackwardKeys {
     }
   }
 
-  // Sum += weights rows, the queries of the chunk; weights rounded on the way.
+  // Sum += weights rows, the queries of the chunk.
   template <typename Tile, int kRows, int kCount>
   static __device__ __forceinline__ void add(float (&sum)[kRows][kCount],
                                              const float (&weights)[kFragments][kScores],
                                              const uint8_t* s_rows, int chunk) {
     const int lane = lane_now();
-    const LaneAddress rows(s_rows, chunk + lane % 16, lane / 16);
-#pragma unroll
-    for (int k = 0; k < C::kChunk / 16; ++k) {
-      uint32_t a[kFragments][4];
-#pragma unroll
-      for (int f = 0; f < kFragments; ++f) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          a[f][i] = ptx::pack<T>(weights[f][8 * k + 2 * i], weights[f][8 * k + 2 * i + 1]);
-      }
-      add_rows<T, Tile>(sum, a, rows, k);
-    }
+    add_rounded<T, Tile>(sum, weights, LaneAddress(s_rows, chunk + lane % 16, lane / 16));
   }
 
   __device__ __forceinline__ void load_keys() {
@@ -394,12 +384,10 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks)
   args.order.find(static_cast<int32_t>(blockIdx.x), batch, head, tile_key);
 #pragma unroll 1
   for (;; tile_key += args.order.tiles_m) {
-    __syncthreads();  // the work before has been read
-    tile::KeyWork& w = shared.work;
-    if (threadIdx.x == 0 && !tile::make_key_work<C::kTileM, C::kTileN>(w, args.params, batch, head, tile_key))
-      w.batch = -1;
-    __syncthreads();
-    if (w.batch < 0) return;
+    const bool exists = begin_work(shared.work, [&](tile::KeyWork& w) {
+      return tile::make_key_work<C::kTileM, C::kTileN>(w, args.params, batch, head, tile_key);
+    });
+    if (!exists) return;
     BackwardKeys<C>(args, shared).run();
   }
 }

@@ -11,12 +11,11 @@
 #include "cuda/sm80/backward_bias.cuh"
 #include "cuda/sm80/backward_keys.cuh"
 #include "cuda/sm80/backward_queries.cuh"
+#include "cuda/sm80/backward_tiles.cuh"
 #include "cuda/support/launch.cuh"
 #include "cuda/tile/wide.h"
 
 namespace tilewise::sm80 {
-
-constexpr size_t kMostShared = 99 * 1024;  // what compute capability 8.6, 8.9 and 12.0 have
 
 inline BackwardArgs make_backward_args(const BackwardParams& p, RowStats delta) {
   BackwardArgs args;
@@ -98,14 +97,18 @@ struct BackwardKernels {
 
 // A row of the table. Plain scores take the kernels of its class; softcap, ALiBi and scales that are not
 // positive take the general ones, which have the code for them.
-template <typename Plain, typename General, typename Bias>
+template <typename Tiles, typename Plain>
 struct BackwardRow {
+  using General = typename Tiles::General;
+  using Bias = typename Tiles::Bias;
+
   static cudaError_t prepare() {
     cudaError_t error = Plain::prepare();
     if (error == cudaSuccess) error = General::prepare();
-    return error == cudaSuccess ? cuda::allow_shared(backward_bias<Bias>, sizeof(QueryShared<Bias>)) : error;
+    if (error == cudaSuccess) error = cuda::allow_shared(backward_bias<Bias>, sizeof(QueryShared<Bias>));
+    return error == cudaSuccess ? cuda::simt::prepare_parts() : error;
   }
-  // D, then the gradients. D and dsinks are made by the plain row's kernels.
+  // D, then the gradients. D and dsinks are made by the kernels on plain FMA.
   static cudaError_t launch(const BackwardParams& p, const cuda::Call& call) {
     const BackwardArgs args = make_backward_args(p, cuda::simt::delta_in(call.scratch, p));
     cudaError_t error = cuda::simt::launch_delta(p, args.params.delta, call.stream);
@@ -130,21 +133,23 @@ inline const char* backward_refuses(const BackwardParams& p) {
 }  // namespace tilewise::sm80
 
 // Gives a unit's kernels the name of a row (cuda/units.h).
-#define TILEWISE_SM80_BACKWARD_ROW(name, Plain)                                             \
+#define TILEWISE_SM80_BACKWARD_ROW(name, kernels, type, dim, dim_v)                         \
   cudaError_t name(const BackwardParams& p, const Call& call) {                             \
-    return sm80::BackwardRow<sm80::Plain, sm80::General, sm80::Bias>::launch(p, call);      \
+    using Tiles = sm80::BackwardTiles<type, dim, dim_v>;                                    \
+    return sm80::BackwardRow<Tiles, Tiles::kernels>::launch(p, call);                       \
   }                                                                                         \
   cudaError_t name##_prepare(const tilewise_problem&) {                                     \
-    return sm80::BackwardRow<sm80::Plain, sm80::General, sm80::Bias>::prepare();            \
+    using Tiles = sm80::BackwardTiles<type, dim, dim_v>;                                    \
+    return sm80::BackwardRow<Tiles, Tiles::kernels>::prepare();                             \
   }                                                                                         \
   const char* name##_refuses(const BackwardParams& p) { return sm80::backward_refuses(p); } \
   const char* name##_cannot(const tilewise_problem&) { return nullptr; }                    \
   int64_t name##_scratch(const tilewise_problem& problem) { return simt::delta_bytes(problem); }
 
-#define TILEWISE_SM80_BACKWARD(simple, general) \
-  namespace tilewise::cuda {                    \
-  TILEWISE_SM80_BACKWARD_ROW(simple, Simple)    \
-  TILEWISE_SM80_BACKWARD_ROW(general, General)  \
+#define TILEWISE_SM80_BACKWARD(simple, general, type, dim, dim_v) \
+  namespace tilewise::cuda {                                      \
+  TILEWISE_SM80_BACKWARD_ROW(simple, Simple, type, dim, dim_v)    \
+  TILEWISE_SM80_BACKWARD_ROW(general, General, type, dim, dim_v)  \
   }
 
 #endif  // TILEWISE_CUDA_SM80_BACKWARD_LAUNCH_H_

@@ -234,18 +234,7 @@ struct BackwardQueries {
   // dQ += dS K.
   __device__ __forceinline__ void add(const float (&r_ds)[kFragments][kScores], int stage) {
     const int lane = lane_now();
-    const LaneAddress k(shared.k[stage], lane % 16, lane / 16);
-#pragma unroll
-    for (int n = 0; n < C::kTileN / 16; ++n) {
-      uint32_t a[kFragments][4];
-#pragma unroll
-      for (int f = 0; f < kFragments; ++f) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          a[f][i] = ptx::pack<T>(r_ds[f][8 * n + 2 * i], r_ds[f][8 * n + 2 * i + 1]);
-      }
-      add_rows<T, typename C::KTile>(r_dq, a, k, n);
-    }
+    add_rounded<T, typename C::KTile>(r_dq, r_ds, LaneAddress(shared.k[stage], lane % 16, lane / 16));
   }
 
   __device__ __forceinline__ void load_queries() {
@@ -298,12 +287,10 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks)
   args.order.find(static_cast<int32_t>(blockIdx.x), batch, head, tile_row);
 #pragma unroll 1
   for (;; tile_row += args.order.tiles_m) {
-    __syncthreads();  // the work before has been read
-    tile::Work& w = shared.work;
-    if (threadIdx.x == 0 && !tile::make_work<C::kTileM, C::kTileN>(w, args.params, batch, head, tile_row))
-      w.batch = -1;
-    __syncthreads();
-    if (w.batch < 0) return;
+    const bool exists = begin_work(shared.work, [&](tile::Work& w) {
+      return tile::make_work<C::kTileM, C::kTileN>(w, args.params, batch, head, tile_row);
+    });
+    if (!exists) return;
     BackwardQueries<C>(args, shared).run();
   }
 }

@@ -223,7 +223,7 @@ template <typename C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocks) forward(const __grid_constant__ ForwardArgs args) {
   extern __shared__ __align__(tile::kSwizzleAlignment) uint8_t s_bytes[];
   auto& shared = *reinterpret_cast<ForwardShared<C>*>(s_bytes);
-  begin_work(shared.work, args, C::kTileM);
+  find_work(shared.work, args, C::kTileM);
 #pragma unroll 1
   while (next_work<C::kTileM, C::kTileN>(shared.work, args)) Forward<C>(args, shared).run();
 }

@@ -2,6 +2,7 @@
 #ifndef TILEWISE_CUDA_SM80_FORWARD_CONFIG_H_
 #define TILEWISE_CUDA_SM80_FORWARD_CONFIG_H_
 
+#include <cstddef>
 #include <type_traits>
 
 #include "core/params.h"
@@ -10,6 +11,8 @@
 #include "cuda/tile/work.cuh"
 
 namespace tilewise::sm80 {
+
+constexpr size_t kMostShared = 99 * 1024;  // of a block: what compute capability 8.6, 8.9 and 12.0 have
 
 // kBlocksOf: blocks that share a multiprocessor: what keeps its matrix units busy while one of them waits.
 template <typename ElementT, int kDimQK, int kDimVO, int kFragmentsOf, int kKeys, bool kGeneralScores,
@@ -59,10 +62,19 @@ struct ForwardArgs {
   int32_t paired_bias = 0, paired_mask = 0;  // 1: two neighbouring keys by one load
 };
 
+// The block's next piece of work, which make(work) fills in; false where it says that there is none. By all
+// threads, between two barriers.
+template <typename Work, typename Make>
+__device__ __forceinline__ bool begin_work(Work& w, const Make& make) {
+  __syncthreads();  // the work before has been read
+  if (threadIdx.x == 0 && !make(w)) w.batch = -1;
+  __syncthreads();
+  return w.batch >= 0;
+}
+
 // A block's tile of queries. A packed sequence that is longer than the plan's bound has further tiles,
-// tiles_m apart: next_work begins with the first one, and is false after the last. By all threads; it ends
-// with a barrier.
-__device__ __forceinline__ void begin_work(tile::Work& w, const ForwardArgs& args, int tile_m) {
+// tiles_m apart: next_work begins with the first one, and is false after the last.
+__device__ __forceinline__ void find_work(tile::Work& w, const ForwardArgs& args, int tile_m) {
   if (threadIdx.x != 0) return;
   int tile_row;
   args.order.find(static_cast<int32_t>(blockIdx.x), w.batch, w.head, tile_row);
@@ -71,12 +83,10 @@ __device__ __forceinline__ void begin_work(tile::Work& w, const ForwardArgs& arg
 
 template <int kTileM, int kTileN>
 __device__ __forceinline__ bool next_work(tile::Work& w, const ForwardArgs& args) {
-  __syncthreads();  // the work before has been read
-  if (threadIdx.x == 0 &&
-      !tile::make_work<kTileM, kTileN>(w, args.params, w.batch, w.head, w.row / kTileM + args.order.tiles_m))
-    w.batch = -1;
-  __syncthreads();
-  return w.batch >= 0;
+  return begin_work(w, [&](tile::Work& next) {
+    return tile::make_work<kTileM, kTileN>(next, args.params, next.batch, next.head,
+                                           next.row / kTileM + args.order.tiles_m);
+  });
 }
 
 }  // namespace tilewise::sm80

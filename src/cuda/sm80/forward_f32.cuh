@@ -323,7 +323,7 @@ template <typename C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocks) forward_f32(const __grid_constant__ F32Args args) {
   extern __shared__ __align__(tile::kSwizzleAlignment) uint8_t s_bytes[];
   auto& shared = *reinterpret_cast<F32Shared<C>*>(s_bytes);
-  begin_work(shared.work, args, C::kTileM);
+  find_work(shared.work, args, C::kTileM);
 #pragma unroll 1
   while (next_work<C::kTileM, C::kTileN>(shared.work, args)) ForwardF32<C>(args, shared).run();
 }

@@ -42,13 +42,13 @@ cudaError_t launch_parts(const ForwardParams& p, uint8_t* scratch, PartsArgs& pa
   constexpr int kRows = kPartsThreads / (kDim / 8);
   const int64_t blocks = (parts.first[3] + kRows - 1) / kRows;
   if (blocks == 0) return cudaSuccess;
-  split_rows<kDim><<<static_cast<unsigned>(blocks), kPartsThreads, 0, stream>>>(parts);
+  make_parts<kDim><<<static_cast<unsigned>(blocks), kPartsThreads, 0, stream>>>(parts);
   return cudaGetLastError();
 }
 
 template <typename C>
 cudaError_t launch_f32(const ForwardParams& p, const cuda::Call& call) {
-  static_assert(sizeof(F32Shared<C>) <= 99 * 1024, "what compute capability 8.6, 8.9 and 12.0 have");
+  static_assert(sizeof(F32Shared<C>) <= kMostShared);
   F32Args args;
   static_cast<ForwardArgs&>(args) = make_args(p, C::kTileM);
   if (args.shaped) args.scale_log2 = kLog2E;
@@ -63,9 +63,11 @@ cudaError_t launch_f32(const ForwardParams& p, const cuda::Call& call) {
                              args);
 }
 
+// 0 bytes: asking loads the kernel.
 template <typename C>
 cudaError_t prepare_f32() {
-  return cuda::allow_shared(forward_f32<C>, sizeof(F32Shared<C>));
+  const cudaError_t error = cuda::allow_shared(make_parts<C::kDim>, 0);
+  return error == cudaSuccess ? cuda::allow_shared(forward_f32<C>, sizeof(F32Shared<C>)) : error;
 }
 
 }  // namespace tilewise::sm80

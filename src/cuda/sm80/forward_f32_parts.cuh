@@ -60,7 +60,7 @@ __device__ __forceinline__ void split_pair(uint32_t& hi, uint32_t& lo, float x, 
 __device__ __forceinline__ float power_of_2(int exponent) { return __int_as_float((exponent + 127) << 23); }
 
 template <int kDim>
-__global__ void __launch_bounds__(kPartsThreads) split_rows(const __grid_constant__ PartsArgs args) {
+__global__ void __launch_bounds__(kPartsThreads) make_parts(const __grid_constant__ PartsArgs args) {
   constexpr int kLanes = kDim / 8, kRows = kPartsThreads / kLanes;
   const int64_t index = int64_t{blockIdx.x} * kRows + threadIdx.x / kLanes;
   const int chunk = static_cast<int>(threadIdx.x) % kLanes;

@@ -4,7 +4,7 @@
 // Each thread keeps one bit a pair: seen or not. Where a whole tile lies inside the intervals of its rows and
 // its segments do not differ, the bits are all ones or come from the mask, two keys a load; else pairs are
 // asked one by one. Then the bias is added, two keys a load or only where a pair is seen, so nothing outside
-// a tensor is read.
+// a tensor is read. Intervals, tiles and what is cleared serve the backward's walks over keys too.
 #ifndef TILEWISE_CUDA_SM80_FORWARD_GENERAL_H_
 #define TILEWISE_CUDA_SM80_FORWARD_GENERAL_H_
 

@@ -5,6 +5,7 @@
 
 #include "cuda/call.h"
 #include "cuda/sm80/forward.cuh"
+#include "cuda/sm80/forward_tiles.cuh"
 #include "cuda/support/launch.cuh"
 #include "cuda/tile/wide.h"
 
@@ -35,7 +36,7 @@ inline ForwardArgs make_args(const ForwardParams& p, int tile_m) {
 
 template <typename C>
 cudaError_t launch_forward(const ForwardParams& p, cudaStream_t stream) {
-  static_assert(sizeof(ForwardShared<C>) <= 99 * 1024, "what compute capability 8.6, 8.9 and 12.0 have");
+  static_assert(sizeof(ForwardShared<C>) <= kMostShared);
   const ForwardArgs args = make_args(p, C::kTileM);
   if (args.order.total == 0) return cudaSuccess;
   return cuda::launch_shared(forward<C>, args.order.total, C::kThreads, sizeof(ForwardShared<C>), stream,
@@ -44,9 +45,10 @@ cudaError_t launch_forward(const ForwardParams& p, cudaStream_t stream) {
 
 // Plain scores take the large tile. Softcap, ALiBi and scales that are not positive cost registers: the
 // general kernel has the code for them.
-template <typename Simple, typename General>
+template <typename Tiles>
 cudaError_t launch_simple(const ForwardParams& p, cudaStream_t stream) {
-  return tile::is_shaped(p) ? launch_forward<General>(p, stream) : launch_forward<Simple>(p, stream);
+  return tile::is_shaped(p) ? launch_forward<typename Tiles::General>(p, stream)
+                            : launch_forward<typename Tiles::Simple>(p, stream);
 }
 
 template <typename C>
@@ -54,29 +56,31 @@ cudaError_t prepare_forward() {
   return cuda::allow_shared(forward<C>, sizeof(ForwardShared<C>));
 }
 
-template <typename Simple, typename General>
+template <typename Tiles>
 cudaError_t prepare_simple() {
-  const cudaError_t error = prepare_forward<Simple>();
-  return error == cudaSuccess ? prepare_forward<General>() : error;
+  const cudaError_t error = prepare_forward<typename Tiles::Simple>();
+  return error == cudaSuccess ? prepare_forward<typename Tiles::General>() : error;
 }
 
 }  // namespace tilewise::sm80
 
 // Gives a unit's kernels the names of its two rows (cuda/units.h).
-#define TILEWISE_SM80_FORWARD(simple, general)                                                              \
-  namespace tilewise::cuda {                                                                                \
-  cudaError_t simple(const ForwardParams& p, const Call& call) {                                            \
-    return sm80::launch_simple<sm80::Simple, sm80::General>(p, call.stream);                                \
-  }                                                                                                         \
-  cudaError_t simple##_prepare(const tilewise_problem&) {                                                   \
-    return sm80::prepare_simple<sm80::Simple, sm80::General>();                                             \
-  }                                                                                                         \
-  const char* simple##_refuses(const ForwardParams&) { return nullptr; }                                    \
-  cudaError_t general(const ForwardParams& p, const Call& call) {                                           \
-    return sm80::launch_forward<sm80::General>(p, call.stream);                                             \
-  }                                                                                                         \
-  cudaError_t general##_prepare(const tilewise_problem&) { return sm80::prepare_forward<sm80::General>(); } \
-  const char* general##_refuses(const ForwardParams&) { return nullptr; }                                   \
+#define TILEWISE_SM80_FORWARD(simple, general, type, dim, dim_v)                                \
+  namespace tilewise::cuda {                                                                    \
+  cudaError_t simple(const ForwardParams& p, const Call& call) {                                \
+    return sm80::launch_simple<sm80::ForwardTiles<type, dim, dim_v>>(p, call.stream);           \
+  }                                                                                             \
+  cudaError_t simple##_prepare(const tilewise_problem&) {                                       \
+    return sm80::prepare_simple<sm80::ForwardTiles<type, dim, dim_v>>();                        \
+  }                                                                                             \
+  const char* simple##_refuses(const ForwardParams&) { return nullptr; }                        \
+  cudaError_t general(const ForwardParams& p, const Call& call) {                               \
+    return sm80::launch_forward<sm80::ForwardTiles<type, dim, dim_v>::General>(p, call.stream); \
+  }                                                                                             \
+  cudaError_t general##_prepare(const tilewise_problem&) {                                      \
+    return sm80::prepare_forward<sm80::ForwardTiles<type, dim, dim_v>::General>();              \
+  }                                                                                             \
+  const char* general##_refuses(const ForwardParams&) { return nullptr; }                       \
   }
 
 #endif  // TILEWISE_CUDA_SM80_FORWARD_LAUNCH_H_

@@ -66,6 +66,23 @@ __device__ __forceinline__ void add_rows(float (&r)[kFragments][kCount], const u
   }
 }
 
+// R[f] += A[f] B: accumulators of one product, rounded on the way, are A of the next.
+template <typename T, typename BTile, int kFragments, int kCount, int kInner>
+__device__ __forceinline__ void add_rounded(float (&r)[kFragments][kCount],
+                                            const float (&a)[kFragments][kInner], LaneAddress b) {
+#pragma unroll
+  for (int step = 0; step < kInner / 8; ++step) {
+    uint32_t rounded[kFragments][4];
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        rounded[f][i] = ptx::pack<T>(a[f][8 * step + 2 * i], a[f][8 * step + 2 * i + 1]);
+    }
+    add_rows<T, BTile>(r, rounded, b, step);
+  }
+}
+
 // S[f] = Q[f] K^T. q: of the lane in the warp's first 16 rows.
 template <typename C>
 __device__ __forceinline__ void scores(float (&r_s)[C::kFragments][C::kTileN / 2], LaneAddress q,
@@ -73,21 +90,11 @@ __device__ __forceinline__ void scores(float (&r_s)[C::kFragments][C::kTileN / 2
   row_products<typename C::Element, C::kTileN, C::kDim / 16, typename C::QTile, typename C::KTile>(r_s, q, k);
 }
 
-// O[f] += P[f] V, weights rounded on the way.
+// O[f] += P[f] V.
 template <typename C>
 __device__ __forceinline__ void values(float (&r_o)[C::kFragments][C::kDimV / 2],
                                        const float (&r_p)[C::kFragments][C::kTileN / 2], LaneAddress v) {
-#pragma unroll
-  for (int step = 0; step < C::kTileN / 16; ++step) {
-    uint32_t a[C::kFragments][4];
-#pragma unroll
-    for (int f = 0; f < C::kFragments; ++f) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        a[f][i] = ptx::pack<typename C::Element>(r_p[f][8 * step + 2 * i], r_p[f][8 * step + 2 * i + 1]);
-    }
-    add_rows<typename C::Element, typename C::VTile>(r_o, a, v, step);
-  }
+  add_rounded<typename C::Element, typename C::VTile>(r_o, r_p, v);
 }
 
 }  // namespace tilewise::sm80

@@ -17,9 +17,10 @@
 // scratch, and the last to arrive joins them in the order of the line. Where cuts are fixed (batch
 // invariance) every chunk leaves a part, and a second launch joins them.
 //
-// Memory. Shared: stages of K and V rows, 128 bytes a panel and swizzled (tile/shared_tile.cuh); 8 rows of O
-// of each warp. Counters: a byte of the control block for each unit that is cut, named after the block that
-// it begins in; zero on entry, and the last to arrive leaves zero.
+// Memory. Shared: stages of K and V rows, 128 bytes a panel and swizzled (tile/shared_tile.cuh), with their
+// scales where they are quantised; 8 rows of O of each warp. Counters: a byte of the control block for each
+// unit that is cut, named after the block that it begins in; zero on entry, and the last to arrive leaves
+// zero.
 //
 // Invariants. Rows that no query of the unit sees are zeros in shared memory or not multiplied at all. A key
 // step's warp follows from the key's index, so with fixed cuts a row's bits follow from its sequence. Where a
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) split_forward(const __grid_con
     stage = stage + 1 == C::kStages ? 0 : stage + 1;
     if (n >= C::kStages && left == 0) {
       finish_unit(args, shared, piece, products);
-      number = number + 1 == sizeof(shared.pieces) / sizeof(Piece) ? 0 : number + 1;
+      number = number + 1 == SplitShared<C>::kPieces ? 0 : number + 1;
     }
   }
 }

@@ -58,8 +58,8 @@ struct SplitArgs {
   FastDivide span_groups, heads;
 };
 
-// Of a warp's step: a group of 16 keys. Of a block's: a group of each warp.
-// Element: of q and o; Stored: of k and v.
+// Element: of q and o; Stored: of k and v. kKeys: of a warp's step, a group; kTileKeys: of a block's, a group
+// of each warp.
 template <typename Element_, int kDim_, int kWarps_, int kStages_, typename Stored_ = Element_>
 struct SplitConfig {
   using Element = Element_;
@@ -77,7 +77,7 @@ struct SplitConfig {
   static_assert(kDim <= 128, "wider heads leave no registers for Q");
 };
 
-struct Found {
+struct ShareStart {
   int32_t total;      // groups of all units
   int32_t entry, at;  // where the block begins: an entry, and groups into it
 };
@@ -114,11 +114,12 @@ struct SplitShared : SplitScales<C> {
   int32_t lo[C::kRows], hi[C::kRows], position[C::kRows];
   float slope[C::kRows];
   float top[C::kWarps][C::kRows], sum[C::kWarps][C::kRows];
-  int32_t steps[C::kWarps];
+  int32_t scanned[C::kWarps];  // sums of scan_block
   // What copies have begun, for the products behind them. Every warp writes all of it, the same; pieces of
   // the slowest and the fastest warp are never this far apart.
-  Piece pieces[C::kStages + 4];
-  Found found;
+  static constexpr int kPieces = C::kStages + 4;
+  Piece pieces[kPieces];
+  ShareStart found;
   int32_t first_block, blocks;  // that share the unit
   bool last;
 };

@@ -11,7 +11,7 @@
 
 namespace tilewise::sm80 {
 
-constexpr size_t kMostShared = 232448;  // of a block on 9.0
+constexpr size_t kSharedOfHopper = 232448;  // of a block on 9.0
 
 template <typename C>
 SplitArgs split_args(const ForwardParams& p, const cuda::Call& call) {
@@ -23,7 +23,7 @@ SplitArgs split_args(const ForwardParams& p, const cuda::Call& call) {
   args.q_tiles = static_cast<int32_t>((p.seqlen_q * p.group() + cuda::kSplitRows - 1) / cuda::kSplitRows);
   args.chunks = call.num_splits;
   args.entries = static_cast<int32_t>(p.batch * args.q_tiles * std::max(1, args.chunks));
-  args.one_run = p.page_size % 16 == 0;
+  args.one_run = p.page_size % cuda::kSplitGroup == 0;
   args.scale_log2 = p.scale * kLog2E;
   args.full_rows = p.head_dim == C::kDim && p.head_dim_v == C::kDim;
   if (p.softcap > 0.0f) {
@@ -55,6 +55,13 @@ cudaError_t launch_split(const SplitArgs& args, int blocks, cudaStream_t stream)
                             units);
 }
 
+// 0 bytes: asking loads the kernel.
+template <typename C>
+cudaError_t prepare_split() {
+  const cudaError_t error = cuda::allow_shared(split_join<C>, 0);
+  return error == cudaSuccess ? cuda::allow_shared(split_forward<C>, sizeof(SplitShared<C>)) : error;
+}
+
 // Whether the device gives a block that much.
 inline bool has_shared(size_t bytes) {
   int device = 0, most = 0;
@@ -66,7 +73,7 @@ inline bool has_shared(size_t bytes) {
 // A row of the table: one block a multiprocessor with all of Hopper's shared memory, or two with what fits.
 template <typename Large, typename Small>
 struct SplitRow {
-  static_assert(sizeof(SplitShared<Large>) <= kMostShared);
+  static_assert(sizeof(SplitShared<Large>) <= kSharedOfHopper);
   static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
     const SplitArgs args = split_args<Large>(p, call);
     if (args.entries == 0) return cudaSuccess;
@@ -75,22 +82,20 @@ struct SplitRow {
     return launch_split<Small>(args, std::min(2 * call.multiprocessors, cuda::kSplitBlocks), call.stream);
   }
   static cudaError_t prepare() {
-    return has_shared(sizeof(SplitShared<Large>))
-               ? cuda::allow_shared(split_forward<Large>, sizeof(SplitShared<Large>))
-               : cuda::allow_shared(split_forward<Small>, sizeof(SplitShared<Small>));
+    return has_shared(sizeof(SplitShared<Large>)) ? prepare_split<Large>() : prepare_split<Small>();
   }
 };
 
 // A row for 9.0 alone.
 template <typename C>
 struct QuantizedRow {
-  static_assert(sizeof(SplitShared<C>) <= kMostShared);
+  static_assert(sizeof(SplitShared<C>) <= kSharedOfHopper);
   static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
     const SplitArgs args = split_args<C>(p, call);
     if (args.entries == 0) return cudaSuccess;
     return launch_split<C>(args, std::min(call.multiprocessors, cuda::kSplitBlocks), call.stream);
   }
-  static cudaError_t prepare() { return cuda::allow_shared(split_forward<C>, sizeof(SplitShared<C>)); }
+  static cudaError_t prepare() { return prepare_split<C>(); }
 };
 
 }  // namespace tilewise::sm80

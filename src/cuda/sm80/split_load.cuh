@@ -54,6 +54,7 @@ class Loader {
   static constexpr int kChunks = C::kRowBytes / 16, kOfChunk = 16 / sizeof(T);  // 16-byte pieces of a row
   static constexpr int kRowsAtOnce = 32 / kChunks;  // rows of one copy of all lanes
   static constexpr int kCopies = C::kKeys / kRowsAtOnce;
+  static constexpr int kPieces = SplitShared<C>::kPieces;
 
   static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
   __device__ __forceinline__ void begin_piece() {
@@ -206,14 +207,12 @@ class Loader {
                     4);
   }
 
-  static constexpr int kPieces = sizeof(SplitShared<C>::pieces) / sizeof(Piece);
-
   const SplitArgs& args_;
   SplitShared<C>& shared_;
   const T *k_ = nullptr, *v_ = nullptr;
   int64_t slot_ = 0;
   int begin_ = 0, page_ = 0, next_page_ = 0;
-  int left_, position_, entry_, skip_;  // of the line from here on; `skip_` steps of the first entry
+  int left_, position_, entry_, skip_;  // of the line from here on; `skip_` groups of the first entry
   int batch_ = 0, see_first_ = 0, see_last_ = 0;  // of the unit
   int key_ = 0, last_ = 0, steps_ = 0;            // of the piece: the warp's next key, its end, steps left
   int head_ = 0, number_ = 0, scale_head_ = 0;

@@ -71,13 +71,13 @@ __device__ __forceinline__ int scan_block(SplitShared<C>& shared, int mine, int*
     if (lane >= step) sum += other;
   }
   __syncthreads();
-  if (lane == 31) shared.steps[warp] = sum;
+  if (lane == 31) shared.scanned[warp] = sum;
   __syncthreads();
   int all = 0, of_warps = 0;
 #pragma unroll
   for (int w = 0; w < C::kWarps; ++w) {
-    if (w < warp) of_warps += shared.steps[w];
-    all += shared.steps[w];
+    if (w < warp) of_warps += shared.scanned[w];
+    all += shared.scanned[w];
   }
   *before = of_warps + sum - mine;
   return all;

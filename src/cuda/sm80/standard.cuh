@@ -167,7 +167,6 @@ struct ValuesShared {
 template <typename C>
 __device__ __forceinline__ void multiply_step(float (&r_o)[C::kFragments][C::kDimV / 2], LaneAddress p,
                                               LaneAddress v) {
-  using T = typename C::Element;
   using Shared = ValuesShared<C>;
 #pragma unroll
   for (int step = 0; step < kValueKeys / 16; ++step) {
@@ -175,16 +174,7 @@ __device__ __forceinline__ void multiply_step(float (&r_o)[C::kFragments][C::kDi
 #pragma unroll
     for (int f = 0; f < C::kFragments; ++f)
       ptx::ldmatrix_x4(a[f], p.at<typename Shared::PTile>(step) + f * 16 * 128);
-#pragma unroll
-    for (int n = 0; n < C::kDimV / 16; ++n) {
-      uint32_t b[4];
-      ptx::ldmatrix_x4_transposed(b, v.at<typename Shared::VTile>(n) + step * 16 * 128);
-#pragma unroll
-      for (int f = 0; f < C::kFragments; ++f) {
-        ptx::mma_16x8x16<T>(&r_o[f][8 * n], a[f], b[0], b[1]);
-        ptx::mma_16x8x16<T>(&r_o[f][8 * n + 4], a[f], b[2], b[3]);
-      }
-    }
+    add_rows<typename C::Element, typename Shared::VTile>(r_o, a, v, step);
   }
 }
 

@@ -14,7 +14,7 @@ namespace tilewise::sm80 {
 template <typename C>
 struct StandardRow {
   static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
-    static_assert(sizeof(ValuesShared<C>) <= 99 * 1024, "what compute capability 8.6, 8.9 and 12.0 have");
+    static_assert(sizeof(ValuesShared<C>) <= kMostShared);
     const cuda::StandardSizes sizes(p.batch, p.heads_q, p.seqlen_q, p.seqlen_kv);
     StandardArgs args;
     args.params = p;
@@ -38,9 +38,8 @@ struct StandardRow {
         error = cuda::launch_shared(standard_scores<C>, units * args.key_tiles, C::kThreads,
                                     sizeof(ScoresShared<C>), call.stream, args);
       if (error != cudaSuccess) return error;
-      standard_softmax<C>
-          <<<static_cast<unsigned>(units * C::kTileM / C::kWarps), C::kThreads, 0, call.stream>>>(args);
-      error = cudaGetLastError();
+      error = cuda::launch_shared(standard_softmax<C>, units * C::kTileM / C::kWarps, C::kThreads, 0,
+                                  call.stream, args);
       if (error != cudaSuccess) return error;
       error = cuda::launch_shared(standard_values<C>, units, C::kThreads, sizeof(ValuesShared<C>),
                                   call.stream, args);
@@ -48,8 +47,10 @@ struct StandardRow {
     }
     return cudaSuccess;
   }
+  // 0 bytes: asking loads the kernel.
   static cudaError_t prepare() {
-    const cudaError_t error = cuda::allow_shared(standard_scores<C>, sizeof(ScoresShared<C>));
+    cudaError_t error = cuda::allow_shared(standard_scores<C>, sizeof(ScoresShared<C>));
+    if (error == cudaSuccess) error = cuda::allow_shared(standard_softmax<C>, 0);
     return error == cudaSuccess ? cuda::allow_shared(standard_values<C>, sizeof(ValuesShared<C>)) : error;
   }
 };
