@@ -118,6 +118,15 @@ class Gradients(WithTorch):
         for a, b in zip(got, want):
             torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4)
 
+    def test_a_quantised_cache_gives_none(self):
+        q = here(Source(11).normal(1, 1, 2, 8)).requires_grad_()
+        k = torch.ones(1, 4, 2, 8, dtype=torch.int8, device=q.device)
+        scales = {"k_scales": torch.ones(1, 2, device=q.device), "v_scales": torch.ones(1, 2, device=q.device)}
+        with self.assertRaisesRegex(ValueError, "wants a gradient.*no_grad"):
+            tilewise.attention(q, k, k, **scales)
+        with torch.no_grad():
+            torch.testing.assert_close(tilewise.attention(q, k, k, **scales), torch.ones_like(q))
+
 
 @on_every_device
 class Tracing(WithTorch):

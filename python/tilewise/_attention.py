@@ -36,7 +36,8 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", causal: bool | st
                    New keys: cache_append()
     cache_batch_idx  int32 [B]: k and v are slots, [cache_slots, Skv, Hkv, ...]; the slot of each sequence
     k_scales, v_scales  fp32: k and v are int8 or float8_e4m3fn, times a scale for each head and page, slot or sequence,
-                   [blocks, Hkv]; with scale_rows = n for each n rows of one, [blocks, ceil(rows / n), Hkv]. No gradient
+                   [blocks, Hkv]; with scale_rows = n for each n rows of one, [blocks, ceil(rows / n), Hkv].
+                   Nothing may want a gradient
     cu_seqlens_q, cu_seqlens_kv       int32 or int64 [B + 1]: packed sequences; q is [total_q, Hq, D], k and v
                    [total_kv, Hkv, ...]; seqlen_q and seqlen_kv the longest of them (0: read here; needed on CUDA).
                    Rows of o past the last sequence are not written
@@ -68,7 +69,10 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", causal: bool | st
                          scale_rows=scale_rows)
     framework, arrays = arguments.framework, arguments.arrays
     o_shape, lse_shape = output_shapes(arguments)
-    if k_scales is None and framework.tracks(q, k, v, bias, sinks):
+    if framework.tracks(q, k, v, bias, sinks):
+        if k_scales is not None or v_scales is not None:
+            raise ValueError("q, bias or sinks wants a gradient, and a cache with k_scales and v_scales gives none; accepted: "
+                             "detached tensors, or a call under torch.no_grad()")
         return _differentiable(q, k, v, out, return_lse, dropout_state, dropout_seed, dropout_offset, layout=layout,
                                causal=causal, window_size=window_size, softmax_scale=softmax_scale, softcap=softcap, bias=bias,
                                mask=mask, q_lengths=q_lengths, kv_lengths=kv_lengths, kv_starts=kv_starts,

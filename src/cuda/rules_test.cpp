@@ -102,6 +102,29 @@ TEST(CudaRules, BackwardRowsRefuseWhatTheyCannotDo) {
   EXPECT_EQ(cuda::scratch_bytes(kernel, backward_problem(), {}), int64_t{16} * 1024 * 4 * 65);
 }
 
+// At 16 heads and 16k tokens: fp32 sums of dQ and D, with or without a fixed order; and in proportion to the
+// length.
+TEST(CudaRules, BackwardScratchIsLinearInTheLength) {
+  constexpr int64_t kMiB = 1 << 20;
+  for (const bool deterministic : {false, true}) {
+    for (const int64_t seqlen : {int64_t{16} << 10, int64_t{64} << 10, int64_t{256} << 10}) {
+      Problem p = backward_problem(seqlen);
+      p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = p.dtype_dout = p.dtype_dq = p.dtype_dk = p.dtype_dv =
+          TILEWISE_BF16;
+      p.batch = 1;
+      p.heads_q = p.heads_kv = 16;
+      p.head_dim = p.head_dim_v = 128;
+      p.deterministic = deterministic;
+      const auto made = plan(p, made_up_device());
+      ASSERT_TRUE(made.ok()) << made.status().message();
+      EXPECT_EQ(std::string(made->kernel), "backward_sm90_bf16_d128_64x128_simple");
+      const int64_t times = seqlen >> 14;
+      EXPECT_GE(made->workspace_bytes, 129 * times * kMiB);
+      EXPECT_LE(made->workspace_bytes, 130 * times * kMiB);
+    }
+  }
+}
+
 // What every GPU has takes everything, deterministic too, in scratch of one number a row and head.
 TEST(CudaRules, TheSimtBackwardTakesAll) {
   Problem p = backward_problem(16384);
