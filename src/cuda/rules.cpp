@@ -78,7 +78,9 @@ double walked_by_head(int tile_m, int tile_n, const Problem& p) {
   const double rows = std::ceil(static_cast<double>(p.seqlen_q) / m) * m;
   const double keys = std::ceil(static_cast<double>(p.seqlen_kv) / n) * n;
   const int edges = (p.causal || p.window_right >= 0 ? 1 : 0) + (p.window_left >= 0 ? 1 : 0);
-  const double visible = visible_pairs_per_head(p);
+  // Rows that only fill the last tile cost what the others do.
+  const double visible =
+      visible_pairs_per_head(p) * rows / static_cast<double>(std::max<int64_t>(p.seqlen_q, 1));
   if (edges == 0) return rows * keys;
   // Along an edge a tile row walks half of m keys more than its rows see on average, and what rounding up to
   // key tiles adds where an edge moves by m.
@@ -104,6 +106,14 @@ Walk walk_of(const Kernel& kernel, const Problem& p) {
           packs * (kernel.tile_m >> packed.rows_log2) *
               walked_by_head(std::min(1 << packed.rows_log2, 64), kernel.tile_n, p),
           packs};
+}
+
+// Fitted to what rows take of a multiprocessor for a piece of n steps (docs/performance/forward_short.md).
+double piece_seconds(const Kernel& kernel) {
+  const Facts& facts = facts_of(kernel);
+  if (facts.packs_heads) return (0.7e-6 + 1.1e-6 * facts.head_dim / 64.0) / facts.blocks;
+  const bool small_blocks = kernel.target == Target::sm90 && facts.blocks > 1;
+  return (small_blocks ? 0.1e-6 : 0.4e-6) + 0.5e-6 * kernel.tile_m / 64.0;
 }
 
 }  // namespace
@@ -208,14 +218,18 @@ Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& devi
   // pieces of a persistent block differ in length (docs/performance/forward_short.md).
   const bool starts = padded && kernel.op == Op::forward;
   const double uneven = facts.blocks == 1 && !even ? 1.25 : 1.0;
-  const double piece = starts ? (0.4e-6 + 0.5e-6 * kernel.tile_m / 64.0) * uneven : 0.0;
+  const double piece = starts ? piece_seconds(kernel) * uneven : 0.0;
   // A block alone on its multiprocessor is faster than its share of it.
   const double alone = starts && kernel.target == Target::sm90 && e.waves * facts.blocks <= 1.0
                            ? std::min(1.0, 2.0 / facts.blocks)
                            : 1.0;
-  e.seconds = kLaunchSeconds +
+  // Blocks that stay begin slowly: with a producer, of teams with two pieces at once.
+  const bool stays = starts && kernel.target == Target::sm90 && (facts.blocks == 1 || facts.packs_heads);
+  const double begin = facts.packs_heads ? 3.5e-6 : stays ? 1e-6 : 0.0;
+  const double share = facts.packs_heads ? 0.8 : 1.0;  // of the bandwidth
+  e.seconds = kLaunchSeconds + begin +
               std::max(std::max(1.0, tiles / multiprocessors) * piece + 2.0 * work * idle * alone / rate,
-                       read / bandwidth(device));
+                       read / (bandwidth(device) * share));
   return e;
 }
 

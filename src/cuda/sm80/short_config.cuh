@@ -36,10 +36,10 @@ struct ShortWork : tile::Work {
     int tile_row;
     args.pieces.find(index, batch, head, tile_row);
     kv_head = args.key_heads.divide(head);
-    row = (tile_row - args.pieces.order.tiles_m) * args.rows;
+    row = (tile_row - args.pieces.tiles_m) * args.rows;
   }
   __device__ __forceinline__ bool next(const ShortArgs& args) {
-    if (!args.pieces.make<64>(*this, args.params, batch, head, row + args.pieces.order.tiles_m * args.rows,
+    if (!args.pieces.make<64>(*this, args.params, batch, head, row + args.pieces.tiles_m * args.rows,
                               args.rows))
       return false;
     const int last_row = min(row + args.rows, len_q) - 1;

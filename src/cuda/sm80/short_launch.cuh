@@ -36,7 +36,7 @@ inline ShortArgs short_args(const ForwardParams& p, int multiprocessors) {
 template <typename C>
 cudaError_t launch_by_warps(const ForwardParams& p, const cuda::Call& call) {
   const ShortArgs args = short_args(p, call.multiprocessors);
-  const int blocks = (args.pieces.order.total + C::kWarps - 1) / C::kWarps;
+  const int blocks = (args.pieces.total + C::kWarps - 1) / C::kWarps;
   if (blocks == 0) return cudaSuccess;
   return cuda::launch_early(short_by_warps<C>, blocks, C::kThreads, 0, call.stream, args);
 }

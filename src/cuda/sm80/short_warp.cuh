@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks)
   if (!args.pieces.uniform) ptx::grid_wait();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int index = static_cast<int>(blockIdx.x) * C::kWarps + warp;
-  if (index >= args.pieces.order.total) return;
+  if (index >= args.pieces.total) return;
   ShortWork& work = s_work[warp];
   if (lane == 0) work.begin(args, index);
   bool more = lane == 0 && work.next(args);

@@ -7,7 +7,7 @@
 // start and end under the other's work. Of the last warpgroup one thread a team finds its work and drives the
 // copy engine, so that a piece's tiles arrive under the pieces before it.
 //
-// Shared memory. For each team two Q tiles, rings of K tiles and of V tiles, two descriptions of work.
+// Shared memory. For each team two Q tiles, rings of K tiles, of V tiles and of descriptions of work.
 //
 // Invariants. Every full barrier has one arrival and the tile's bytes (of work: one arrival); every empty
 // barrier counts the warps that read the buffer. A warp's rows are of one head.
@@ -45,17 +45,17 @@ struct TeamConsumer {
 
   __device__ __forceinline__ void run() {
     for (;; ++pieces) {
-      ptx::mbarrier_wait(&buffers.work_full[pieces & 1], pieces / 2 & 1);
+      ptx::mbarrier_wait(&buffers.work_full[pieces % kTeamWorks], pieces / kTeamWorks & 1);
       if (__shfl_sync(~0u, work().batch, 0) < 0) break;
       attend();
       finish();
-      release(&buffers.work_empty[pieces & 1]);
+      release(&buffers.work_empty[pieces % kTeamWorks]);
     }
   }
 
  private:
   __device__ __forceinline__ int group() const { return warpgroup % C::kGroups; }
-  __device__ __forceinline__ const TeamWork& work() const { return buffers.work[pieces & 1]; }
+  __device__ __forceinline__ const TeamWork& work() const { return buffers.work[pieces % kTeamWorks]; }
   static __device__ __forceinline__ int lane_now() { return ptx::thread_afresh() & 31; }
   // First of this thread's two rows in the tile.
   static __device__ __forceinline__ int tile_row_now() {
@@ -106,11 +106,12 @@ struct TeamConsumer {
     ptx::mbarrier_wait(&buffers.q_full[query], loads++ / 2 & 1);
     const bool sees = own.first < own.last;
     pass(sees ? last - own.last : last - first);
-    if (sees) {
-      walk(query, own);
-      pass(own.first - first);
+    if (!sees) {
+      release(&buffers.q_empty[query]);
+      return;
     }
-    release(&buffers.q_empty[query]);
+    walk(query, own);
+    pass(own.first - first);
   }
 
   // Tiles that only the team's other warpgroup needs. Until they are there a barrier would take the release
@@ -171,6 +172,7 @@ struct TeamConsumer {
       at = next;
       phase = next_phase;
     }
+    release(&buffers.q_empty[query]);
     ptx::mbarrier_wait(&buffers.v_full[at], phase);
     clear_unseen(tile, at);
     tile::issue_values<T, C::kTileN, C::kDimV>(r_o, r_p, C::VTile::mn_major(buffers.v[at]), true);

@@ -33,6 +33,8 @@ struct TeamArgs : ForwardArgs {
   tile::Pieces pieces;
 };
 
+constexpr int kTeamWorks = 4;  // pieces that are known: keys are asked for while a piece before still ends
+
 struct TeamWork : tile::Work {
   int32_t kv_head;
   int32_t heads;  // that exist, from `head` on
@@ -44,16 +46,18 @@ struct TeamBuffers {
   alignas(tile::kSwizzleAlignment) uint8_t q[2][C::kGroups][C::QTile::kBytes];
   alignas(tile::kSwizzleAlignment) uint8_t k[C::kStages][C::KTile::kBytes];
   alignas(tile::kSwizzleAlignment) uint8_t v[C::kStages][C::VTile::kBytes];
-  TeamWork work[2];  // batch < 0: there is no more
+  TeamWork work[kTeamWorks];  // batch < 0: there is no more
   ptx::Mbarrier q_full[2], q_empty[2];
   ptx::Mbarrier k_full[C::kStages], k_empty[C::kStages];
   ptx::Mbarrier v_full[C::kStages], v_empty[C::kStages];
-  ptx::Mbarrier work_full[2], work_empty[2];
+  ptx::Mbarrier work_full[kTeamWorks], work_empty[kTeamWorks];
 
   __device__ __forceinline__ void init() {
     for (int i = 0; i < 2; ++i) {
       ptx::mbarrier_init(&q_full[i], 1);
       ptx::mbarrier_init(&q_empty[i], 4 * C::kGroups);
+    }
+    for (int i = 0; i < kTeamWorks; ++i) {
       ptx::mbarrier_init(&work_full[i], 1);
       ptx::mbarrier_init(&work_empty[i], 4 * C::kGroups);
     }

@@ -31,8 +31,8 @@ struct TeamProducer {
       index = next;
     }
     wait_for_work();
-    to.work[works & 1].batch = -1;
-    ptx::mbarrier_arrive(&to.work_full[works & 1]);
+    to.work[works % kTeamWorks].batch = -1;
+    ptx::mbarrier_arrive(&to.work_full[works % kTeamWorks]);
     leave();
   }
 
@@ -42,20 +42,20 @@ struct TeamProducer {
   static __device__ __forceinline__ uint32_t free_phase(uint32_t n) { return (n / C::kStages & 1) ^ 1; }
 
   __device__ __forceinline__ void wait_for_work() {
-    ptx::mbarrier_wait(&to.work_empty[works & 1], (works / 2 & 1) ^ 1);
+    ptx::mbarrier_wait(&to.work_empty[works % kTeamWorks], (works / kTeamWorks & 1) ^ 1);
   }
 
   // False where the sequence has no such rows.
   __device__ __forceinline__ bool load_piece(int batch, int kv_head, int pack, int row) {
     wait_for_work();
-    TeamWork& w = to.work[works & 1];
+    TeamWork& w = to.work[works % kTeamWorks];
     const int group = args.queries_per_key_head, in_tile = C::kTileM >> args.rows_log2;
     w.kv_head = kv_head;
     w.heads = min(in_tile, group - pack * in_tile);
     if (!args.pieces.make<C::kTileN>(w, args.params, batch, kv_head * group + pack * in_tile,
                                      row << args.rows_log2, 1 << args.rows_log2))
       return false;
-    ptx::mbarrier_arrive(&to.work_full[works++ & 1]);
+    ptx::mbarrier_arrive(&to.work_full[works++ % kTeamWorks]);
     const int first = w.tile_first, last = w.tile_last - 1, kv_row = w.kv_begin;
     for (int tile = last; tile >= first; --tile, ++count) {
       const uint32_t stage = stage_of(count), phase = free_phase(count);
