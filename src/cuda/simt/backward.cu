@@ -32,7 +32,8 @@ void launch_tiles(const Build& build, const BackwardParams& p, int64_t chunks, i
                   const uint32_t* marks, cudaStream_t stream) {
   const auto slices = static_cast<int>(tiles_of(chunks, build.chunks));
   const int64_t tasks = slices * tiles * heads * p.batch;
-  if (tasks > 0) build.kernel<<<blocks_of(tasks), simt::kThreads, 0, stream>>>(p, tiles, slices, tasks, marks);
+  if (tasks > 0)
+    build.kernel<<<blocks_of(tasks), simt::kThreads, 0, stream>>>(p, tiles, slices, tasks, marks);
 }
 
 // Asking for what a kernel needs loads it.
@@ -87,11 +88,9 @@ cudaError_t launch_gradients(const BackwardParams& p, const uint32_t* key_marks,
 }
 
 cudaError_t launch_bias(const BackwardParams& p, cudaStream_t stream) {
-  const int64_t i_tiles = tiles_of(p.bias_shape[2], kRows),
-                j_tiles = tiles_of(p.bias_shape[3], kKeys);
+  const int64_t i_tiles = tiles_of(p.bias_shape[2], kRows), j_tiles = tiles_of(p.bias_shape[3], kKeys);
   const int64_t tasks = p.bias_shape[0] * p.bias_shape[1] * i_tiles * j_tiles;
-  if (tasks > 0)
-    backward_bias<<<blocks_of(tasks), kThreads, 0, stream>>>(p, i_tiles, j_tiles, tasks);
+  if (tasks > 0) backward_bias<<<blocks_of(tasks), kThreads, 0, stream>>>(p, i_tiles, j_tiles, tasks);
   return cudaGetLastError();
 }
 

@@ -268,8 +268,8 @@ __device__ __forceinline__ Interval query_tiles(const BackwardParams& p, const S
   return {first / kRows, (last + kRows - 1) / kRows};
 }
 
-// What of a tile's turns is to be made: all where `marks` is null, else the bits of a word a tile of each head,
-// as sm80/backward_f32_keys.cuh leaves it. Turns past the last bit have that one.
+// What of a tile's turns is to be made: all where `marks` is null, else the bits of a word a tile of each
+// head, as sm80/backward_f32_keys.cuh leaves it. Turns past the last bit have that one.
 struct Turns {
   uint32_t marked;
 

@@ -23,8 +23,8 @@ cudaError_t launch_sinks(const BackwardParams& p, cudaStream_t stream);
 // Loads both kernels.
 cudaError_t prepare_parts();
 
-// dk, dv and dq. Marks: null, or of every tile of 64 keys or queries of a head the turns to make (backward.cuh).
-// `p.delta` is D.
+// dk, dv and dq. Marks: null, or of every tile of 64 keys or queries of a head the turns to make
+// (backward.cuh). `p.delta` is D.
 cudaError_t launch_gradients(const BackwardParams& p, const uint32_t* key_marks, const uint32_t* query_marks,
                              cudaStream_t stream);
 cudaError_t launch_bias(const BackwardParams& p, cudaStream_t stream);

@@ -87,9 +87,9 @@ struct F32BackwardArgs : BackwardArgs {
 // Turns that have bits of their own; later ones share the last, and are all left to plain fp32.
 constexpr int kLastTurn = 31;
 
-// A block's turns: its tile, and where a packed sequence is longer than the plan's bound further ones, tiles_m
-// apart. make(batch, head, tile): false where there is none; run(): false where plain fp32 is to make it. Only
-// shared memory knows what the block is at: the sums of run() need the registers.
+// A block's turns: its tile, and where a packed sequence is longer than the plan's bound further ones,
+// tiles_m apart. make(batch, head, tile): false where there is none; run(): false where plain fp32 is to make
+// it. Only shared memory knows what the block is at: the sums of run() need the registers.
 template <typename Shared, typename Make, typename Run>
 __device__ __forceinline__ void take_turns(Shared& shared, const F32BackwardArgs& args, const Make& make,
                                            const Run& run) {
@@ -150,8 +150,7 @@ struct SplitWeights {
       const float2 of = *reinterpret_cast<const float2*>(s_units + 8 * n);
 #pragma unroll
       for (int r = 0; r < 2; ++r)
-        most[r] =
-            fmaxf(most[r], fmaxf(fabsf(w[4 * n + 2 * r] * of.x), fabsf(w[4 * n + 2 * r + 1] * of.y)));
+        most[r] = fmaxf(most[r], fmaxf(fabsf(w[4 * n + 2 * r] * of.x), fabsf(w[4 * n + 2 * r + 1] * of.y)));
     }
     float scale[2];
 #pragma unroll

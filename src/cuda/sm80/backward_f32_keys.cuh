@@ -116,8 +116,8 @@ struct BackwardF32Keys : BackwardKeys<C, F32KeyShared<C>> {
       // The difference rounded once: both can be large beside it.
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        r_s[4 * n + i] = ptx::exp2_approx(
-            fmaf(r_s[4 * n + i] * units[i % 2], scale_of_key[i / 2], shift[i % 2]) * kLog2E);
+        r_s[4 * n + i] =
+            ptx::exp2_approx(fmaf(r_s[4 * n + i] * units[i % 2], scale_of_key[i / 2], shift[i % 2]) * kLog2E);
     }
     if (!work().is_full(at.tile)) {
       const ByKeys first = this->place(at, 0);
@@ -226,8 +226,7 @@ struct BackwardF32Keys : BackwardKeys<C, F32KeyShared<C>> {
     }
     ptx::cp_async_commit();
     if constexpr (C::kGeneral) {
-      if (thread < C::kTileM)
-        this->note_query(at, row + r, shared.general[stage], r, r >= first && r < last);
+      if (thread < C::kTileM) this->note_query(at, row + r, shared.general[stage], r, r >= first && r < last);
     }
   }
 

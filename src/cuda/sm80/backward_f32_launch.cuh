@@ -27,8 +27,7 @@ struct F32BackwardRow {
 
   static cudaError_t prepare(const tilewise_problem& p) {
     cudaError_t error = cuda::allow_shared(make_parts<kDim, 4, Low::plain>, 0);
-    if (error == cudaSuccess)
-      error = cuda::allow_shared(backward_f32_keys<Keys>, sizeof(F32KeyShared<Keys>));
+    if (error == cudaSuccess) error = cuda::allow_shared(backward_f32_keys<Keys>, sizeof(F32KeyShared<Keys>));
     if (error == cudaSuccess)
       error = cuda::allow_shared(backward_f32_queries<Queries>, sizeof(F32QueryShared<Queries>));
     return error == cudaSuccess ? cuda::simt::prepare_gradients(p) : error;
@@ -92,20 +91,21 @@ inline const char* f32_simple_cannot(const tilewise_problem& p) {
 }  // namespace tilewise::sm80
 
 // Gives a unit's kernels the name of a row (cuda/units.h).
-#define TILEWISE_F32_BACKWARD(name, products, general, dim, keys_rows, keys_stages, keys_blocks, queries_rows,   \
-                              queries_stages, queries_blocks)                                                    \
-  namespace tilewise::cuda {                                                                                     \
-  namespace {                                                                                                    \
-  using Row =                                                                                                    \
-      sm80::F32BackwardRow<sm80::F32KeyConfig<products, dim, keys_rows, keys_stages, general, keys_blocks>,      \
-                           sm80::F32QueryConfig<products, dim, queries_rows, queries_stages, general,            \
-                                                queries_blocks>>;                                                \
-  }                                                                                                              \
-  cudaError_t name(const BackwardParams& p, const Call& call) { return Row::launch(p, call); }                   \
-  cudaError_t name##_prepare(const tilewise_problem& problem) { return Row::prepare(problem); }                  \
-  const char* name##_refuses(const BackwardParams&) { return nullptr; }                                          \
-  const char* name##_cannot(const tilewise_problem& p) { return general ? nullptr : sm80::f32_simple_cannot(p); } \
-  int64_t name##_scratch(const tilewise_problem& p) { return sm80::f32_backward_scratch(p, dim); }               \
+#define TILEWISE_F32_BACKWARD(name, products, general, dim, keys_rows, keys_stages, keys_blocks,   \
+                              queries_rows, queries_stages, queries_blocks)                        \
+  namespace tilewise::cuda {                                                                       \
+  namespace {                                                                                      \
+  using Row = sm80::F32BackwardRow<                                                                \
+      sm80::F32KeyConfig<products, dim, keys_rows, keys_stages, general, keys_blocks>,             \
+      sm80::F32QueryConfig<products, dim, queries_rows, queries_stages, general, queries_blocks>>; \
+  }                                                                                                \
+  cudaError_t name(const BackwardParams& p, const Call& call) { return Row::launch(p, call); }     \
+  cudaError_t name##_prepare(const tilewise_problem& problem) { return Row::prepare(problem); }    \
+  const char* name##_refuses(const BackwardParams&) { return nullptr; }                            \
+  const char* name##_cannot(const tilewise_problem& p) {                                           \
+    return general ? nullptr : sm80::f32_simple_cannot(p);                                         \
+  }                                                                                                \
+  int64_t name##_scratch(const tilewise_problem& p) { return sm80::f32_backward_scratch(p, dim); } \
   }
 
 #endif  // TILEWISE_CUDA_SM80_BACKWARD_F32_LAUNCH_H_

@@ -23,7 +23,8 @@ struct BackwardF32Queries : BackwardQueries<C, F32QueryShared<C>> {
   using Base::lane_now, Base::warp_row_now, Base::work, Base::rows, Base::shared;
 
   const F32BackwardArgs& args;
-  float scale_of_query[2];  // score class simple: units of this thread's two queries, q's times the scale, dO's
+  float
+      scale_of_query[2];  // score class simple: units of this thread's two queries, q's times the scale, dO's
   float unit_of_dout[2];
 
   __device__ __forceinline__ BackwardF32Queries(const F32BackwardArgs& a, F32QueryShared<C>& s)
@@ -119,8 +120,8 @@ struct BackwardF32Queries : BackwardQueries<C, F32QueryShared<C>> {
       const float2 unit = *reinterpret_cast<const float2*>(&shared.v_units[stage][column + 8 * n]);
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        r_s[4 * n + i] *= fmaf(r_dp[4 * n + i] * (i % 2 ? unit.y : unit.x), unit_of_dout[i / 2],
-                               -rows.row_delta[0][i / 2]);
+        r_s[4 * n + i] *=
+            fmaf(r_dp[4 * n + i] * (i % 2 ? unit.y : unit.x), unit_of_dout[i / 2], -rows.row_delta[0][i / 2]);
     }
     add_dq(r_s, stage);
   }

@@ -54,8 +54,8 @@ struct FragmentQueries {
   const int row;  // of element 0, in the tile
   DropoutRow dropped[2];
 
-  __device__ __forceinline__ FragmentQueries(const BackwardParams& p, const QueryRows<1>& of,
-                                             const Shared& s, int row_in_tile)
+  __device__ __forceinline__ FragmentQueries(const BackwardParams& p, const QueryRows<1>& of, const Shared& s,
+                                             int row_in_tile)
       : rows(of), shared(s), row(row_in_tile) {
     if (!p.dropout_threshold) return;
     for (int r = 0; r < 2; ++r)
@@ -108,9 +108,8 @@ struct BackwardQueries {
   }
   // dS of a tile of keys.
   template <GradientOf kOf>
-  __device__ __forceinline__ void general_gradients(float (&r_ds)[1][kScores],
-                                                    const OfRows& of_rows, Found at, int stage,
-                                                    bool careful) {
+  __device__ __forceinline__ void general_gradients(float (&r_ds)[1][kScores], const OfRows& of_rows,
+                                                    Found at, int stage, bool careful) {
     static_assert(kFragments == 1);
     const int lane = lane_now();
     GeneralFragment<ByQueries, OfRows, kScores> pairs{
@@ -217,8 +216,7 @@ struct BackwardQueries {
     add(r_s, stage);
   }
 
-  __device__ __forceinline__ void general_step(const OfRows& of_rows, Found at, int stage,
-                                               bool careful) {
+  __device__ __forceinline__ void general_step(const OfRows& of_rows, Found at, int stage, bool careful) {
     float r_ds[1][kScores];
     general_gradients<GradientOf::product>(r_ds, of_rows, at, stage, careful);
     add(r_ds, stage);

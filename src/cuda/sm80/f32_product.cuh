@@ -1,5 +1,5 @@
-// The two products of fp32 attention by mma.sync, on operands in two parts (forward_f32_parts.cuh, Low::plain):
-// lo hi + hi lo + hi hi into one accumulator. What is lost is lo lo, 2^-22 of a term at most.
+// The two products of fp32 attention by mma.sync, on operands in two parts (forward_f32_parts.cuh,
+// Low::plain): lo hi + hi lo + hi hi into one accumulator. What is lost is lo lo, 2^-22 of a term at most.
 //
 // The interface is that of sm90/f32_product.cuh, whose products are asynchronous; these are not.
 #ifndef TILEWISE_CUDA_SM80_F32_PRODUCT_H_
@@ -76,14 +76,11 @@ struct WarpProducts {
   static __device__ __forceinline__ void multiply(float* d, const uint32_t* a_hi, const uint32_t* a_lo,
                                                   const uint32_t (&b_hi)[4], const uint32_t (&b_lo)[4]) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
-      ptx::mma_16x8x16<__half>(d + 4 * i, a_lo, b_hi[2 * i], b_hi[2 * i + 1]);
+    for (int i = 0; i < 2; ++i) ptx::mma_16x8x16<__half>(d + 4 * i, a_lo, b_hi[2 * i], b_hi[2 * i + 1]);
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
-      ptx::mma_16x8x16<__half>(d + 4 * i, a_hi, b_lo[2 * i], b_lo[2 * i + 1]);
+    for (int i = 0; i < 2; ++i) ptx::mma_16x8x16<__half>(d + 4 * i, a_hi, b_lo[2 * i], b_lo[2 * i + 1]);
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
-      ptx::mma_16x8x16<__half>(d + 4 * i, a_hi, b_hi[2 * i], b_hi[2 * i + 1]);
+    for (int i = 0; i < 2; ++i) ptx::mma_16x8x16<__half>(d + 4 * i, a_hi, b_hi[2 * i], b_hi[2 * i + 1]);
   }
 };
 

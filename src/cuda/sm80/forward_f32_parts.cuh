@@ -123,7 +123,8 @@ __global__ void __launch_bounds__(kPartsThreads)
   *reinterpret_cast<uint4*>(of.parts.lo + at) = make_uint4(lo[0], lo[1], lo[2], lo[3]);
   if (chunk != 0) return;
   RowScale scale_of{most ? power_of_2(exponent - kScaledExponent) : 0.0f, __uint_as_float(least)};
-  if (kLow == Low::plain && scale_of.least < scale_of.unit * kPlainRange) scale_of.unit = __uint_as_float(0x7fffffffu);
+  if (kLow == Low::plain && scale_of.least < scale_of.unit * kPlainRange)
+    scale_of.unit = __uint_as_float(0x7fffffffu);
   of.parts.scales[in_tensor] = scale_of;
 }
 

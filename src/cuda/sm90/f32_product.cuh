@@ -58,7 +58,8 @@ struct WarpgroupProducts {
 #pragma unroll
       for (int i = 0; i < kWords / 4; ++i)
         ptx::Wgmma<kPart, __half>::rs(r, term == 0 ? a_lo + 4 * i : a_hi + 4 * i,
-                                      tile::descriptor(b[term == 1] + BTile::mn_major_step(i)), term + i != 0);
+                                      tile::descriptor(b[term == 1] + BTile::mn_major_step(i)),
+                                      term + i != 0);
     }
     ptx::wgmma_commit();
   }
