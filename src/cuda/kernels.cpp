@@ -112,7 +112,7 @@ constexpr Kernel over(DType stored, Kernel kernel) {
 }
 
 constexpr Kernel in_parts(Kernel kernel) {
-  kernel.scratch_bytes = f32_scratch;
+  if (kernel.op == Op::forward) kernel.scratch_bytes = f32_scratch;
   kernel.estimate = f32_estimate;
   return kernel;
 }
@@ -127,6 +127,7 @@ constexpr Kernel in_parts(Kernel kernel) {
 #define CUDA_SHORT(...) ROW(forward, small, __VA_ARGS__),
 #define CUDA_STANDARD(...) ROW(forward, standard, __VA_ARGS__),
 #define CUDA_BACKWARD(...) ROW(backward, fused, __VA_ARGS__),
+#define CUDA_BACKWARD_F32(...) in_parts(ROW(backward, fused, __VA_ARGS__)),
 constexpr Kernel kRows[] = {
 #include "cuda/kernels.def"
 };
