@@ -72,6 +72,17 @@ Status zero_in(int device, void* stream, void* data, int64_t bytes) {
             [&] { return cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), stream_of(stream)); });
 }
 
+Status state_of(int device, void* stream, StreamState* state) {
+  return on(device, "asking for the state of a stream", [&] {
+    unsigned long long id = 0;
+    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    cudaError_t error = cudaStreamIsCapturing(stream_of(stream), &capturing);
+    if (error == cudaSuccess) error = cudaStreamGetId(stream_of(stream), &id);
+    *state = {id, capturing != cudaStreamCaptureStatusNone};
+    return error;
+  });
+}
+
 Status merge(int device, void* stream, const MergeParts& parts) {
   return on(device, "merging", [&] { return launch_merge(parts, stream_of(stream)); });
 }
