@@ -166,8 +166,8 @@ TEST_F(CudaFar, EveryRowTakesTensorsPast2To31Elements) {
 
 TEST_F(CudaFar, MoreSequencesTimesHeadsThanAGridHasBlocksInY) {
   for (const char* line :
-       {"name=batch batch=66000 heads_q=1 seqlen_q=1 seqlen_kv=2 head_dim=64",
-        "name=heads batch=2 heads_q=33000 heads_kv=11000 seqlen_q=2 seqlen_kv=1 head_dim=64"}) {
+       {"name=batch batch=66000 heads_q=1 seqlen_q=1 seqlen_kv=2 head_dim=16",
+        "name=heads batch=2 heads_q=33000 heads_kv=11000 seqlen_q=2 seqlen_kv=1 head_dim=16"}) {
     CaseData data(*parse_case(line), DType::bf16, 5);
     Expectation expected = expect_forward(data.params(Direction::forward));
     for (const Direction direction : {Direction::forward, Direction::backward}) {

@@ -1,6 +1,7 @@
-// Calls that fail on a device: each is a status with a sentence, leaves nothing behind, and the next call works;
-// and the memory that the one-call form keeps for a stream. How a caller provokes it is real: a legacy stream
-// beside a capture, an address that is no memory, a workspace that is too small, a device that is full.
+// Calls that fail on a device: each is a status with a sentence, leaves nothing behind, and the next call
+// works; and the memory that the one-call form keeps for a stream. How a caller provokes it is real: a legacy
+// stream beside a capture, an address that is no memory, a workspace that is too small, a device that is
+// full.
 
 #include <gtest/gtest.h>
 
@@ -44,9 +45,8 @@ TEST_F(CudaFaults, ALaunchThatTheDeviceRefusesIsReportedAndTheNextCallWorks) {
       auto workspace = Workspace::make(*made);
       ASSERT_TRUE(workspace.ok());
       const auto planned = [&](void* stream) {
-        return direction == Direction::forward
-                   ? forward(context(), *made, call.tensors, *workspace, stream)
-                   : backward(context(), *made, call.tensors, *workspace, stream);
+        return direction == Direction::forward ? forward(context(), *made, call.tensors, *workspace, stream)
+                                               : backward(context(), *made, call.tensors, *workspace, stream);
       };
       // The default stream waits for streams like this one, and so may not be used while it is captured.
       void* stream = driver.new_stream(0, true);
@@ -80,8 +80,8 @@ TEST_F(CudaFaults, AWorkspaceThatIsTooSmallIsRefusedBySentence) {
   small.bytes = made->workspace_bytes - 1;
   const Status status = backward(context(), *made, call.tensors, small);
   EXPECT_EQ(status.code(), Code::out_of_memory);
-  EXPECT_EQ(status.message(), cat("workspace has ", small.bytes, " bytes; accepted: ", made->workspace_bytes,
-                                  " or more"));
+  EXPECT_EQ(status.message(),
+            cat("workspace has ", small.bytes, " bytes; accepted: ", made->workspace_bytes, " or more"));
   EXPECT_EQ(backward(context(), *made, call.tensors, *workspace).message(), "");
   call.check("after it");
 }
@@ -99,7 +99,7 @@ TEST_F(CudaFaults, AnAllocationInAStreamThatFailsLeavesNoError) {
 // Takes nearly all memory of the device, so other processes may not be at work on it: TILEWISE_TEST_ALONE.
 TEST_F(CudaFaults, OutOfMemoryOfTheOneCallFormLeavesNothing) {
   if (!std::getenv("TILEWISE_TEST_ALONE")) GTEST_SKIP() << "needs the device alone: TILEWISE_TEST_ALONE=1";
-  DeviceCall call("name=a heads_q=16 seqlen_q=4096 head_dim=64 deterministic=1", DType::bf16,
+  DeviceCall call("name=a batch=16 heads_q=16 seqlen_q=64 head_dim=64 deterministic=1", DType::bf16,
                   Direction::backward);
   ASSERT_EQ(run(call).message(), "");
   ASSERT_EQ(cuda::synchronize(0).message(), "");
@@ -154,7 +154,8 @@ TEST_F(CudaFaults, EachStreamHasAWorkspaceOfItsOwn) {
   std::vector<void*> streams;
   for (size_t n = 0; n < StreamWorkspaces::kMostStreams + 8; ++n) {
     calls.emplace_back(kLine, DType::bf16, n % 2 ? Direction::backward : Direction::forward);
-    streams.push_back(n < 3 ? reinterpret_cast<void*>(n) : driver.new_stream(0, n % 3 == 0));  // 0: legacy, 2: own
+    streams.push_back(n < 3 ? reinterpret_cast<void*>(n)
+                            : driver.new_stream(0, n % 3 == 0));  // 0: legacy, 2: own
   }
   auto own = Context::create({});
   ASSERT_TRUE(own.ok());
@@ -167,7 +168,8 @@ TEST_F(CudaFaults, EachStreamHasAWorkspaceOfItsOwn) {
   for (DeviceCall& call : calls) call.check("a stream of its own");
   for (size_t n = 3; n < streams.size(); ++n) driver.destroy_stream(streams[n]);
   void* stream = driver.new_stream(0);  // whose handle may have been another's
-  ASSERT_EQ(attention(*own, calls[0].data.problem(Direction::forward), calls[0].tensors, stream).message(), "");
+  ASSERT_EQ(attention(*own, calls[0].data.problem(Direction::forward), calls[0].tensors, stream).message(),
+            "");
   calls[0].check("a stream with a handle that was used before");
   driver.destroy_stream(stream);
 }
@@ -233,8 +235,8 @@ TEST_F(CudaFaults, EveryRowCanBeCaptured) {
       bool ran = false;
       for (int dim : {64, 96, 128, 192, 256}) {
         if (ran) break;
-        DeviceCall call(cat("name=c heads_q=2 seqlen_q=40 head_dim=", dim, dim == 192 ? " head_dim_v=128" : "",
-                            words_for(*kernel)),
+        DeviceCall call(cat("name=c heads_q=2 seqlen_q=40 head_dim=", dim,
+                            dim == 192 ? " head_dim_v=128" : "", words_for(*kernel)),
                         dtype_for(*kernel), direction);
         Limits limits;
         limits.kernel = kernel->name;
@@ -245,8 +247,9 @@ TEST_F(CudaFaults, EveryRowCanBeCaptured) {
         auto workspace = Workspace::make(*made);
         ASSERT_TRUE(workspace.ok());
         auto graph = cuda::GraphTimer::capture(0, 2, [&](void* stream) {
-          return direction == Direction::forward ? forward(context(), *made, call.tensors, *workspace, stream)
-                                                 : backward(context(), *made, call.tensors, *workspace, stream);
+          return direction == Direction::forward
+                     ? forward(context(), *made, call.tensors, *workspace, stream)
+                     : backward(context(), *made, call.tensors, *workspace, stream);
         });
         ASSERT_TRUE(graph.ok()) << graph.status().message();
         for (int replay = 0; replay < 2; ++replay) ASSERT_TRUE(graph->milliseconds().ok());

@@ -103,6 +103,16 @@ def make_problem(direction, layout, causal, q_offset, offset_is_array, window_si
     return problem, offset
 
 
+def plain_problem(layout, causal, window_size, softmax_scale, softcap, dropout_p, seqlen_q, seqlen_kv, batch_invariant, scale_rows):
+    """The Problem of a forward without optional arrays."""
+    scalars = (_core.FORWARD, layout, causal, None, False, window_size, softmax_scale, softcap, dropout_p, False, seqlen_q, seqlen_kv,
+               False, batch_invariant, False, scale_rows)
+    try:
+        return make_problem(*scalars)[0]
+    except TypeError:  # not hashable, as a list, or wrong: then this says how
+        return make_problem.__wrapped__(*scalars)[0]
+
+
 OPTIONAL = ("bias", "mask", "q_lengths", "kv_lengths", "kv_starts", "q_offset", "page_table", "cache_batch_idx",
             "cu_seqlens_q", "cu_seqlens_kv", "segment_ids_q", "segment_ids_kv", "kv_ranges", "alibi_slopes", "sinks",
             "dropout_state", "k_scales", "v_scales")

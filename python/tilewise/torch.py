@@ -21,6 +21,7 @@ except ImportError:  # before torch 2.3
     CausalBias = None
 
 from ._arguments import position, window
+from ._core import BOTTOM_RIGHT
 from ._torch_ops import apply, apply_plain
 from ._torch_sdpa import register
 
@@ -60,7 +61,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, layout: str = "bshd", causal: 
         bias = None if bias is None else bias.to(to)
     offsets = q_offset if isinstance(q_offset, torch.Tensor) else None
     given = causal, None if offsets is not None else q_offset, offsets is not None, window_size
-    if torch.compiler.is_compiling():  # which does not look into a cache
+    if q_offset is window_size is None and (causal is True or causal is False):
+        where, offset, left, right = BOTTOM_RIGHT, 0, -1, -1
+    elif torch.compiler.is_compiling():  # which does not look into a cache
         causal, where, offset, left, right = band(*given)
     else:
         try:
@@ -69,9 +72,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, layout: str = "bshd", causal: 
             causal, where, offset, left, right = band(*given)
     if dropout_p and dropout_state is None:
         dropout_state = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=q.device, generator=generator)
+    if not 1 == q.stride(-1) == k.stride(-1) == v.stride(-1):
+        q, k, v = rows(q), rows(k), rows(v)
     numbers = (layout == "bhsd", offset, bool(causal), where, left, right, softmax_scale, float(softcap), float(dropout_p), seqlen_q,
                seqlen_kv, deterministic or torch.are_deterministic_algorithms_enabled(), batch_invariant)
-    q, k, v = rows(q), rows(k), rows(v)
     if (bias is sinks is mask is q_lengths is kv_lengths is kv_starts is offsets is page_table is cache_batch_idx is cu_seqlens_q
             is cu_seqlens_kv is segment_ids_q is segment_ids_kv is kv_ranges is alibi_slopes is dropout_state is None):
         o, lse = apply_plain(return_lse, q, k, v, *numbers)
@@ -92,7 +96,7 @@ cached_band = lru_cache(maxsize=64)(band)
 
 
 def rows(x):
-    return x.contiguous() if x.stride(-1) != 1 and x.shape[-1] > 1 else x
+    return x.contiguous() if x.shape[-1] > 1 and x.stride(-1) != 1 else x
 
 
 def int32(x):

@@ -1,6 +1,7 @@
 #include "cuda/device.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 #include "core/text.h"
@@ -40,6 +41,25 @@ Status status_of(cudaError_t error, const char* what) {
   if (error == cudaErrorMemoryAllocation)
     return {Code::out_of_memory, cat(what, ": the device has no memory left")};
   return {Code::device, cat(what, ": ", cudaGetErrorString(error))};
+}
+
+Status check_stream(int device, cudaStream_t stream) {
+#if CUDART_VERSION >= 12080
+  static const int count = [] {
+    int found = 0;
+    return cudaGetDeviceCount(&found) == cudaSuccess ? found : 0;
+  }();
+  const bool default_stream =
+      reinterpret_cast<uintptr_t>(stream) <= reinterpret_cast<uintptr_t>(cudaStreamPerThread);
+  int of = device;
+  if (count < 2 || default_stream || cudaStreamGetDevice(stream, &of) != cudaSuccess || of == device)
+    return {};
+  return {Code::invalid, cat("the stream is of CUDA device ", of, "; accepted: a stream of CUDA device ",
+                             device, ", where the tensors are")};
+#else
+  (void)device, (void)stream;
+  return {};
+#endif
 }
 
 DeviceScope::DeviceScope(int index) : index_(index) {
