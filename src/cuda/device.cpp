@@ -49,11 +49,16 @@ Status check_stream(int device, cudaStream_t stream) {
     int found = 0;
     return cudaGetDeviceCount(&found) == cudaSuccess ? found : 0;
   }();
-  const bool default_stream =
-      reinterpret_cast<uintptr_t>(stream) <= reinterpret_cast<uintptr_t>(cudaStreamPerThread);
+  const auto handle = reinterpret_cast<uintptr_t>(stream);
+  if (count < 2 || handle <= reinterpret_cast<uintptr_t>(cudaStreamPerThread)) return {};
+  // Asking for the device of a stream that captures would spoil the capture.
+  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   int of = device;
-  if (count < 2 || default_stream || cudaStreamGetDevice(stream, &of) != cudaSuccess || of == device)
-    return {};
+  cudaError_t error = cudaStreamIsCapturing(stream, &capturing);
+  if (error == cudaSuccess && capturing == cudaStreamCaptureStatusNone)
+    error = cudaStreamGetDevice(stream, &of);
+  if (error != cudaSuccess) (void)cudaGetLastError();  // the launch says what is wrong
+  if (of == device) return {};
   return {Code::invalid, cat("the stream is of CUDA device ", of, "; accepted: a stream of CUDA device ",
                              device, ", where the tensors are")};
 #else
