@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """Times this library's CUDA forward of few queries over long caches beside cuDNN and PyTorch's flash backend.
 
+"cudnn" is cuDNN through PyTorch's operator, "cudnn_own" by its own front end where that is installed (cudnn_rival.py), in pages
+and with several causal queries too.
+
     bench/gpu_decode.py [--output decode.json] [--sets decode,paged,skewed,more,quantised] [--only TEXT,...]
                         [--kernel NAME] [--seconds S] [--no-rivals]
 
@@ -13,6 +16,7 @@ import ctypes as c
 import itertools
 import statistics
 
+import cudnn_rival
 import gpu_common as gpu
 import torch_rival as tw
 
@@ -119,12 +123,20 @@ class Call:
         return lambda: call(next(turns))
 
     def rivals(self):
-        if self.point.page or self.point.causal or self.point.stored:  # bottom-right causal, pages, bytes are not PyTorch's
+        """{name: call of the n-th cache, or why not}; bytes are nobody's here, bottom-right causal and pages not PyTorch's."""
+        point = self.point
+        if point.stored:
             return {}
         q = self.q.transpose(1, 2)
         theirs = [(k.transpose(1, 2), v.transpose(1, 2)) for k, v in self.caches]
-        calls = {name: gpu.sdpa_of(self.torch, self.point, name) for name in ("cudnn", "flash")}
-        return {name: lambda n, call=call: call(q, *theirs[n]) for name, call in calls.items()}
+        names = ("cudnn", "flash") if not point.page and not point.causal else ()
+        calls = {name: gpu.sdpa_of(self.torch, point, name) for name in names}
+        paged = {"lengths": self.lengths, "table": self.table.clamp(min=0), "rows_kv": point.seqlen_kv} if point.page else {}
+        try:
+            calls[cudnn_rival.NAME] = cudnn_rival.Attention(self.torch, q, *theirs[0], causal=point.causal, **paged)
+        except RuntimeError as e:
+            calls[cudnn_rival.NAME] = gpu.reason_of(e)
+        return {name: call if isinstance(call, str) else lambda n, call=call: call(q, *theirs[n]) for name, call in calls.items()}
 
     def reference(self):
         """fp32 attention of the last sequence's first head, and which sequence that is."""
@@ -158,6 +170,11 @@ def run_point(torch, ours, point, o):
     timed, reasons = {"": gpu.Timed(torch, call.in_turn(call.run), calls)}, {}
     for name, once in call.rivals().items() if o.rivals else []:
         try:
+            if isinstance(once, str):
+                raise RuntimeError(once)
+            apart_from_ours = (once(0).transpose(1, 2).float() - call.run(0).float()).abs().max().item()
+            if not apart_from_ours <= 2e-2:
+                raise RuntimeError(f"its result differs from ours by {apart_from_ours:.2g}")
             timed[name] = gpu.Timed(torch, call.in_turn(once), calls)
         except RuntimeError as e:
             reasons[name] = gpu.reason_of(e)

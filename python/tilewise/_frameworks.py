@@ -83,7 +83,10 @@ class Torch(Framework):
         return sys.modules["torch"].get_num_threads()
 
     def tracks(self, *arrays):
-        return any(getattr(x, "requires_grad", False) for x in arrays) and sys.modules["torch"].is_grad_enabled()
+        for x in arrays:
+            if x is not None and getattr(x, "requires_grad", False):
+                return sys.modules["torch"].is_grad_enabled()
+        return False
 
 
 class CuPy(Framework):

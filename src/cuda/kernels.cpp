@@ -31,6 +31,7 @@ Status run(const Kernel& kernel, const Params& params, const Schedule& schedule,
   if (!scope.ok()) return scope.status();
   Call call;
   call.stream = static_cast<cudaStream_t>(launch.stream);
+  if (Status s = check_stream(launch.device_index, call.stream); !s.ok()) return s;
   call.scratch = launch.scratch;
   call.control = launch.control;
   call.num_splits = schedule.num_splits;
