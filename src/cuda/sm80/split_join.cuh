@@ -12,15 +12,16 @@ __device__ __forceinline__ float part_weight(float top, float common) {
   return ptx::exp2_approx(top - (common == kNegativeInfinity ? 0.0f : common));
 }
 
-// A part in scratch: O of 16 rows, their maxima, their sums.
+// A part in scratch: O of the rows of a tile, their maxima, their sums.
 template <typename C>
 struct Part {
+  int rows;
   float* data;
   __device__ __forceinline__ Part(const SplitArgs& args, int64_t index)
-      : data(args.parts + index * cuda::split_part_floats(C::kDim)) {}
-  __device__ __forceinline__ float* o(int r) const { return data + r * C::kDim; }
-  __device__ __forceinline__ float* top() const { return data + C::kRows * C::kDim; }
-  __device__ __forceinline__ float* sum() const { return top() + C::kRows; }
+      : rows(C::part_rows(args)), data(args.parts + index * cuda::split_part_floats(rows, C::kDimV)) {}
+  __device__ __forceinline__ float* o(int r) const { return data + r * C::kDimV; }
+  __device__ __forceinline__ float* top() const { return data + rows * C::kDimV; }
+  __device__ __forceinline__ float* sum() const { return top() + rows; }
 };
 
 // A lane's columns of a row of a part.
@@ -51,11 +52,11 @@ __device__ __forceinline__ void write_part(const Part<C>& part, int r, float top
   }
 }
 
-// Row r from `count` parts, by a warp, in ascending order; at(n) is the n-th. Weights are found by the lanes,
-// a part each, while the first parts are on their way.
+// Row r from column0 on from `count` parts, by a warp, in ascending order; at(n) is the n-th. Weights are
+// found by the lanes, a part each, while the first parts are on their way.
 template <typename C, typename At>
-__device__ __forceinline__ void join_row(const SplitArgs& args, const Unit& u, int r, int count,
-                                         const At& at) {
+__device__ __forceinline__ void join_row(const SplitArgs& args, const Unit& u, int r, int count, const At& at,
+                                         int column0 = 0) {
   constexpr int kAtOnce = 8;
   const int lane = threadIdx.x % 32;
   float parts[kAtOnce][C::kColumns];
@@ -64,7 +65,7 @@ __device__ __forceinline__ void join_row(const SplitArgs& args, const Unit& u, i
     for (int n = 0; n < kAtOnce; ++n) {
 #pragma unroll
       for (int i = 0; i < C::kColumns; ++i) parts[n][i] = 0.0f;
-      if (begin + n < count) load_columns<C>(at(begin + n).o(r), parts[n]);
+      if (begin + n < count) load_columns<C>(at(begin + n).o(r) + column0, parts[n]);
     }
   };
   read(0);
@@ -91,7 +92,7 @@ __device__ __forceinline__ void join_row(const SplitArgs& args, const Unit& u, i
   }
 #pragma unroll
   for (int bit = 16; bit > 0; bit /= 2) sum += __shfl_xor_sync(~0u, sum, bit);
-  write_row<C>(args, u, r, top, sum, r_o);
+  write_row<C>(args, u, r, top, sum, r_o, column0);
 }
 
 // Rows 8 half + i of all warps to shared memory, each warp's scaled to the common maximum.
@@ -156,7 +157,7 @@ __device__ __forceinline__ void finish_unit(const SplitArgs& args, SplitShared<C
   if (!cut || args.chunks) return;
 
   if (threadIdx.x == 0) {
-    const int share = share_of(shared.found.total), first = piece.start / share;
+    const int share = share_of<C>(shared.found.total), first = piece.start / share;
     const uint32_t blocks = (piece.start + s.groups - 1) / share - first + 1, shift = first % 4 * 8;
     shared.first_block = first;
     shared.blocks = static_cast<int32_t>(blocks);
