@@ -62,7 +62,8 @@ struct SplitArgs {
 
 // Element: of q and o; Stored: of k and v. kKeys: of a warp's step, a group; kTileKeys: of a block's, a group
 // of each warp.
-template <typename Element_, int kDim_, int kWarps_, int kStages_, typename Stored_ = Element_>
+template <typename Element_, int kDim_, int kWarps_, int kStages_, typename Stored_ = Element_,
+          int kKeys_ = cuda::kSplitGroup>
 struct SplitConfig {
   using Element = Element_;
   using Stored = Stored_;
@@ -73,10 +74,11 @@ struct SplitConfig {
   static constexpr int kDim = kDim_, kDimV = kDim_, kWarps = kWarps_, kStages = kStages_;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kGroups = kWarps;  // of a step of the block
-  static constexpr int kRows = cuda::kSplitRows, kKeys = cuda::kSplitGroup, kTileKeys = kKeys * kGroups;
+  static constexpr int kRows = cuda::kSplitRows, kKeys = kKeys_, kTileKeys = kKeys * kGroups;
   static constexpr int kRowBytes = kDim * sizeof(Stored);
   static constexpr int kHalfBytes = kKeys * kRowBytes, kStageBytes = 2 * kHalfBytes;  // K, then V
-  static constexpr int kPitch = kDim + 4;                                             // of `merge`, in floats
+  static constexpr int kMergeRows = kQuantized ? 4 : 8;
+  static constexpr int kPitch = kDim + 4;     // of `merge`, in floats
   static constexpr int kColumns = kDim / 32;  // of a lane, of a row, side by side
   static __device__ __forceinline__ int part_rows(const SplitArgs&) { return kRows; }
   static_assert(kDim <= 128, "wider heads leave no registers for Q");
@@ -112,8 +114,8 @@ template <typename C>
 struct SplitShared : SplitScales<C> {
   alignas(128) unsigned char stage[C::kWarps][C::kStages][C::kStageBytes];
   union {
-    unsigned char q[C::kRows * C::kDim * 2];  // at a unit's beginning
-    float merge[C::kWarps][8][C::kPitch];     // at its end
+    unsigned char q[C::kRows * C::kDim * 2];           // at a unit's beginning
+    float merge[C::kWarps][C::kMergeRows][C::kPitch];  // at its end
   };
   // Of the unit's rows: keys that they see, positions of their queries, ALiBi slopes in exponents of 2.
   int32_t lo[C::kRows], hi[C::kRows], position[C::kRows];

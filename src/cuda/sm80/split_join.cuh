@@ -95,15 +95,16 @@ __device__ __forceinline__ void join_row(const SplitArgs& args, const Unit& u, i
   write_row<C>(args, u, r, top, sum, r_o, column0);
 }
 
-// Rows 8 half + i of all warps to shared memory, each warp's scaled to the common maximum.
+// Rows [begin, begin + kMergeRows) of all warps to shared memory, each warp's scaled to the common maximum.
 template <typename C>
-__device__ __forceinline__ void lay_down(SplitShared<C>& shared, const Products<C>& products, int half) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4 + 8 * half;
+__device__ __forceinline__ void lay_down(SplitShared<C>& shared, const Products<C>& products, int begin) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, half = begin / 8, row = lane / 4 + 8 * half;
   float top = shared.top[0][row];
 #pragma unroll
   for (int w = 1; w < C::kWarps; ++w) top = fmaxf(top, shared.top[w][row]);
   const float weight = part_weight(half ? products.top[1] : products.top[0], top);
-  products.put_row(shared.merge[warp][lane / 4], half, weight);
+  if (C::kMergeRows == 8 || row / C::kMergeRows == begin / C::kMergeRows)
+    products.put_row(shared.merge[warp][row - begin], half, weight);
 }
 
 // By the whole block.
@@ -132,12 +133,12 @@ __device__ __forceinline__ void finish_unit(const SplitArgs& args, SplitShared<C
   }
   __syncthreads();
 #pragma unroll 1
-  for (int half = 0; 8 * half < u.rows; ++half) {
-    lay_down(shared, products, half);
+  for (int begin = 0; begin < u.rows; begin += C::kMergeRows) {
+    lay_down(shared, products, begin);
     __syncthreads();
 #pragma unroll 1
-    for (int i = warp; i < 8 && 8 * half + i < u.rows; i += C::kWarps) {
-      const int row = 8 * half + i;
+    for (int i = warp; i < C::kMergeRows && begin + i < u.rows; i += C::kWarps) {
+      const int row = begin + i;
       float top = shared.top[0][row], sum = 0.0f, r_o[C::kColumns] = {};
 #pragma unroll
       for (int w = 1; w < C::kWarps; ++w) top = fmaxf(top, shared.top[w][row]);

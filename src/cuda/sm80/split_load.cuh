@@ -149,20 +149,23 @@ class Loader {
     }
   }
 
-  // Half of the lanes for K, half for V, a key each; the nearest seen one's where it is not seen.
+  // Each lane for a key, of K or V or both; the nearest seen one's where it is not seen.
   __device__ __forceinline__ void copy_scales(float (*s_scale)[C::kKeys], int key0) const {
     const ForwardParams& p = args_.params;
-    const bool of_v = lane() >= C::kKeys;
-    const CacheScales& scales = of_v ? p.v_scales : p.k_scales;
-    if (!scales.data) return;
     const int key = min(max(key0 + lane() % C::kKeys, see_first_), see_last_ - 1);
     int64_t block, row;
     find_key(key, &block, &row);
     const int group = p.scale_rows ? args_.scale_rows.divide(static_cast<int>(row) - begin_) : 0;
-    ptx::cp_async_4(ptx::shared_address(&s_scale[of_v][lane() % C::kKeys]),
-                    scales.data + block * scales.block_stride + group * scales.group_stride +
-                        scale_head_ * scales.head_stride,
-                    4);
+#pragma unroll
+    for (int n = 0; n < 2 * C::kKeys; n += 32) {
+      const bool of_v = n + lane() >= C::kKeys;
+      const CacheScales& scales = of_v ? p.v_scales : p.k_scales;
+      if (!scales.data) continue;
+      ptx::cp_async_4(ptx::shared_address(&s_scale[of_v][lane() % C::kKeys]),
+                      scales.data + block * scales.block_stride + group * scales.group_stride +
+                          scale_head_ * scales.head_stride,
+                      4);
+    }
   }
 
   const SplitArgs& args_;

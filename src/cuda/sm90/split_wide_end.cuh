@@ -62,7 +62,7 @@ __device__ __forceinline__ void write_wide_rows(const sm80::SplitArgs& args, con
   }
 }
 
-// By the whole block.
+// By all that multiply.
 template <typename C>
 __device__ __forceinline__ void finish_wide_unit(const WideArgs& args, WideShared<C>& shared,
                                                  const sm80::Piece& piece, WideProducts<C>& products) {
@@ -71,7 +71,7 @@ __device__ __forceinline__ void finish_wide_unit(const WideArgs& args, WideShare
   const bool begun = piece.at > 0, cut = begun || piece.count < s.groups;
   products.finish();
   if (!cut && !args.chunks) {
-    if (args.cuts && threadIdx.x == 0) args.cuts[unit_of(args, s, piece.head)] = {0, 0};
+    if (args.cuts && worker<C>() == 0) args.cuts[unit_of(args, s, piece.head)] = {0, 0};
     return write_wide_rows(args, u, products);
   }
 
@@ -83,12 +83,12 @@ __device__ __forceinline__ void finish_wide_unit(const WideArgs& args, WideShare
   const int share = sm80::share_of<C>(shared.found.total), first = piece.start / share;
   const uint32_t blocks = (piece.start + s.groups - 1) / share - first + 1, shift = first % 4 * 8;
   if (args.cuts) {  // joined by the next launch
-    if (!begun && threadIdx.x == 0)
+    if (!begun && worker<C>() == 0)
       args.cuts[unit_of(args, s, piece.head)] = {first, static_cast<int>(blocks)};
     return;
   }
-  __syncthreads();  // all of the part is written
-  if (threadIdx.x == 0) {
+  meet_workers<C>();  // all of the part is written
+  if (worker<C>() == 0) {
     shared.first_block = first;
     shared.blocks = static_cast<int32_t>(blocks);
     __threadfence();
@@ -97,7 +97,7 @@ __device__ __forceinline__ void finish_wide_unit(const WideArgs& args, WideShare
     if (shared.last) atomicSub(word, blocks << shift);
     __threadfence();
   }
-  __syncthreads();
+  meet_workers<C>();
   if (!shared.last) return;
   join_wide_rows<C>(args, u, shared.blocks, PartsOfBlocks<C>{args, shared.first_block});
 }

@@ -45,12 +45,12 @@ __device__ __forceinline__ void write_wide_part(const sm80::Part<C>& part, const
   }
 }
 
-// All rows of a unit from `count` parts, by the whole block: a warp takes 128 columns of a row at a time.
+// All rows of a unit from `count` parts, by all that multiply: a warp takes 128 columns of a row at a time.
 template <typename C, typename At>
 __device__ __forceinline__ void join_wide_rows(const sm80::SplitArgs& args, const sm80::Unit& u, int count,
                                                const At& at) {
 #pragma unroll 1
-  for (int n = threadIdx.x / 32; n < u.rows * C::kPieces; n += C::kWarps)
+  for (int n = worker<C>() / 32; n < u.rows * C::kPieces; n += C::kWorkers / 32)
     sm80::join_row<C>(args, u, n / C::kPieces, count, at, n % C::kPieces * 128);
 }
 

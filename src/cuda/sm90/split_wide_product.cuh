@@ -4,7 +4,6 @@
 #ifndef TILEWISE_CUDA_SM90_SPLIT_WIDE_PRODUCT_H_
 #define TILEWISE_CUDA_SM90_SPLIT_WIDE_PRODUCT_H_
 
-#include "cuda/ptx/registers.cuh"
 #include "cuda/ptx/wgmma_narrow.cuh"
 #include "cuda/sm80/split_rows.cuh"
 #include "cuda/sm90/split_wide_config.cuh"
@@ -18,31 +17,31 @@ struct WideProducts {
   using T = typename C::Element;
   static constexpr int kScores = C::kKeys / 2;  // of a thread
 
-  const int group;  // warpgroup, in a uniform register
+  const int group;  // of the two warpgroups, in a uniform register
   float r_o[C::kHalf / 2];
   float r_s[kScores];    // of a step: before they are put together, over this warpgroup's half of head_dim
   float top[2], sum[2];  // sums are the lane's own until `finish`
 
-  __device__ __forceinline__ WideProducts() : group(__shfl_sync(~0u, threadIdx.x / 128, 0)) {}
+  __device__ __forceinline__ WideProducts() : group(__shfl_sync(~0u, worker<C>() / 128, 0)) {}
 
   // First of the thread's rows.
   static __device__ __forceinline__ int row() {
-    const int thread = ptx::thread_afresh();
+    const int thread = worker<C>();
     return thread % 128 / 32 * 16 + thread % 32 / 4;
   }
 
-  // By the whole block, which must meet before the products: Q and what is known of rows, to shared memory.
+  // By all that multiply, who must meet before the products: Q and what is known of rows, to shared memory.
   __device__ __forceinline__ void begin(const sm80::SplitArgs& args, WideShared<C>& shared,
                                         const sm80::Unit& u) {
     const ForwardParams& p = args.params;
-    if (threadIdx.x == 0) {
+    if (worker<C>() == 0) {
       const int first = u.query(args, 0), last = u.query(args, max(u.rows - 1, 0));
       shared.full_first = last < u.w.len_q ? max(u.w.lo(last), 0) : INT32_MAX;
       shared.full_last = last < u.w.len_q ? u.w.hi(first) : 0;
       shared.beyond = u.w.beyond;
     }
-    if (threadIdx.x < C::kRows) {
-      const int r = threadIdx.x, query = u.query(args, r);
+    if (const int r = worker<C>(); r < C::kRows) {
+      const int query = u.query(args, r);
       const bool real = r < u.rows && query < u.w.len_q;
       shared.lo[r] = real ? u.w.lo(query) : 0;
       shared.hi[r] = real ? u.w.hi(query) : 0;
@@ -57,6 +56,13 @@ struct WideProducts {
     }
 #pragma unroll
     for (float& o : r_o) o = 0.0f;
+  }
+
+  // Begins the sums of a step, when its keys are there.
+  __device__ __forceinline__ void start(WideShared<C>& shared, StageRing<C> ring, float (&r)[kScores]) const {
+    ptx::mbarrier_wait(&shared.full[ring.stage], ring.parity);
+    ptx::fence_async_shared();  // cp.async has written by way of ordinary memory accesses
+    issue_scores(r, C::QTile::k_major(shared.q), C::KTile::k_major(shared.stage[ring.stage]));
   }
 
   // S over this warpgroup's half of head_dim: of each panel of 64 columns the first 32 or the others.
@@ -127,7 +133,7 @@ struct WideProducts {
     constexpr int kChunks = C::kDim / 8;
     const int dim = static_cast<int>(p.head_dim);
 #pragma unroll 2
-    for (int n = ptx::thread_afresh(); n < C::kRows * kChunks; n += C::kThreads) {
+    for (int n = worker<C>(); n < C::kRows * kChunks; n += C::kWorkers) {
       const int r = n / kChunks, column = (n - r * kChunks) * 8, query = u.query(args, r);
       uint4 words = make_uint4(0, 0, 0, 0);
       if (r < u.rows && query < u.w.len_q && column < dim) {
