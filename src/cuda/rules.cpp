@@ -227,7 +227,8 @@ Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& devi
   // Blocks that stay begin slowly: with a producer, of teams with two pieces at once.
   const bool stays = starts && kernel.target == Target::sm90 && (facts.blocks == 1 || facts.packs_heads);
   const double begin = facts.packs_heads ? 3.5e-6 : stays ? 1e-6 : 0.0;
-  const double share = facts.packs_heads ? 0.8 : 1.0;  // of the bandwidth
+  // Of the bandwidth, where heads share tiles: one block walks all keys of a head.
+  const double share = walk.readers < static_cast<double>(p.heads_q) ? 0.75 : 1.0;
   e.seconds = kLaunchSeconds + begin +
               std::max(std::max(1.0, tiles / multiprocessors) * piece + 2.0 * work * idle * alone / rate,
                        read / (bandwidth(device) * share));
