@@ -31,6 +31,7 @@ Status run(const Kernel& kernel, const Params& params, const Schedule& schedule,
   if (!scope.ok()) return scope.status();
   Call call;
   call.stream = static_cast<cudaStream_t>(launch.stream);
+  if (Status s = check_stream(launch.device_index, call.stream); !s.ok()) return s;
   call.scratch = launch.scratch;
   call.control = launch.control;
   call.num_splits = schedule.num_splits;
@@ -112,7 +113,7 @@ constexpr Kernel over(DType stored, Kernel kernel) {
 }
 
 constexpr Kernel in_parts(Kernel kernel) {
-  kernel.scratch_bytes = f32_scratch;
+  if (kernel.op == Op::forward) kernel.scratch_bytes = f32_scratch;
   kernel.estimate = f32_estimate;
   return kernel;
 }
@@ -127,6 +128,7 @@ constexpr Kernel in_parts(Kernel kernel) {
 #define CUDA_SHORT(...) ROW(forward, small, __VA_ARGS__),
 #define CUDA_STANDARD(...) ROW(forward, standard, __VA_ARGS__),
 #define CUDA_BACKWARD(...) ROW(backward, fused, __VA_ARGS__),
+#define CUDA_BACKWARD_F32(...) in_parts(ROW(backward, fused, __VA_ARGS__)),
 constexpr Kernel kRows[] = {
 #include "cuda/kernels.def"
 };

@@ -51,8 +51,9 @@ std::string refuses_dtypes(const Kernel& kernel, const Problem& p) {
                  {"dv", p.dtype_dv, (p.wants & TILEWISE_WANT_DV) != 0, true}};
   for (const auto& t : tensors) {
     if (!t.used || t.dtype == static_cast<int32_t>(kernel.dtype)) continue;
-    if (!t.converted || t.dtype != TILEWISE_F32)
-      return cat("takes ", t.name, " in ", name_of(kernel.dtype), t.converted ? " or f32" : "", "; given ",
+    const bool or_f32 = t.converted && kernel.dtype != DType::f32;
+    if (!or_f32 || t.dtype != TILEWISE_F32)
+      return cat("takes ", t.name, " in ", name_of(kernel.dtype), or_f32 ? " or f32" : "", "; given ",
                  name_of(static_cast<DType>(t.dtype)));
   }
   return {};
