@@ -84,7 +84,6 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void attend(const tile::Work& w) {
-    constexpr int kScores = C::kTileN / 2;
     // From a shuffle the compiler knows that they are the same in all lanes: rings and descriptors stay in
     // uniform registers then, where wgmma wants them.
     const int first = __shfl_sync(~0u, w.tile_first, 0);
