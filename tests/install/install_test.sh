@@ -66,7 +66,7 @@ case $step in
   pkg_config_static) pkg_config "$prefix" --static -- -static ;;
   add_subdirectory) # without the CUDA units: the build folder has compiled them by the same rules, and they take minutes
     consumer sub "C;CXX" "$(join "${c_programs[@]}" "${cpp_programs[@]}")" -DTILEWISE_SUBDIRECTORY="$source" \
-      -DCMAKE_CXX_COMPILER_LAUNCHER="$ccache" -DTILEWISE_CUDA=OFF
+      -DCMAKE_CXX_COMPILER_LAUNCHER="$ccache" -DCMAKE_CXX_FLAGS_RELEASE="-O1 -DNDEBUG" -DTILEWISE_CUDA=OFF
     ;;
   exports) # tilewise_* and nothing else; the soname carries the binary interface
     names=$(nm -D --defined-only "$prefix/$lib/libtilewise.so" | awk '{print $NF}')

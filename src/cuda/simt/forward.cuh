@@ -101,34 +101,53 @@ class ForwardTile {
     }
   }
 
+  // Rows end one thread each, and O goes through shared memory a chunk at a time: what the end and the
+  // storage types cost in code stands once. The scales' memory holds maxima and sums, then what O is
+  // multiplied by.
   __device__ __forceinline__ void write() {
-    const int64_t o_at = t_.b * p_.o.batch_stride + (t_.s.q_begin + t_.row0 + row_) * p_.o.row_stride +
-                         t_.head * p_.o.head_stride;
+    __syncthreads();  // the last tile's scales have been read
 #pragma unroll
     for (int i = 0; i < kPer; ++i) {
       const float sum = over_row(sum_[i], [](float a, float b) { return a + b; });
-      if (row_ + i >= t_.rows) continue;
-      const int64_t row = t_.row0 + row_ + i;
-      const bool real = row < t_.s.len_q;
-      const float sink = p_.sinks && real ? p_.sinks[t_.head * p_.sinks_stride] : kNegativeInfinity;
-      const RowEnd end = finish_row(top_[i], sum, sink);
-      if (p_.lse.data && column_ == 0)
-        p_.lse.data[t_.b * p_.lse.batch_stride + t_.head * p_.lse.head_stride +
-                    (t_.s.q_begin + row) * p_.lse.row_stride] = end.lse;
+      if (column_ == 0) {
+        s_.k_scale[row_ + i] = top_[i];
+        s_.v_scale[row_ + i] = sum;
+      }
+    }
+    __syncthreads();
+    if (threadIdx.x < t_.rows) end_row(threadIdx.x);
+    const int64_t o_at = p_.o.at(t_.b, t_.s.q_begin + t_.row0, t_.head);
 #pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
+    for (int c = 0; c < kChunks; ++c) {
+      if (c * kColumns >= p_.head_dim_v) continue;  // no break: the accumulators need constant indices
+      __syncthreads();                              // factors are there, and the chunk before has been read
 #pragma unroll
-        for (int j = 0; j < kPer; ++j) {
-          const int column = c * kColumns + column_ + j;
-          if (column < p_.head_dim_v)
-            store(p_.o.data, p_.o.dtype, o_at + i * p_.o.row_stride + column,
-                  end.factor == 0.0f ? 0.0f : o_[c][i][j] * end.factor);
-        }
+      for (int i = 0; i < kPer; ++i) {
+        const float factor = s_.v_scale[row_ + i];
+        const auto end = [=](float value) { return factor == 0.0f ? 0.0f : value * factor; };
+        *reinterpret_cast<float4*>(&s_.v[row_ + i][column_]) =
+            make_float4(end(o_[c][i][0]), end(o_[c][i][1]), end(o_[c][i][2]), end(o_[c][i][3]));
+      }
+      __syncthreads();
+#pragma unroll 1
+      for (int n = threadIdx.x; n < t_.rows * kColumns; n += kThreads) {
+        const int r = n / kColumns, column = c * kColumns + n % kColumns;
+        if (column < p_.head_dim_v)
+          store(p_.o.data, p_.o.dtype, o_at + r * p_.o.row_stride + column, s_.v[r][n % kColumns]);
       }
     }
   }
 
  private:
+  __device__ __forceinline__ void end_row(int r) {
+    const int64_t row = t_.row0 + r;
+    const bool real = row < t_.s.len_q;
+    const float sink = p_.sinks && real ? p_.sinks[t_.head * p_.sinks_stride] : kNegativeInfinity;
+    const RowEnd end = finish_row(s_.k_scale[r], s_.v_scale[r], sink);
+    s_.v_scale[r] = end.factor;
+    if (p_.lse.data) p_.lse.at(t_.b, t_.s.q_begin + row, t_.head) = end.lse;
+  }
+
   __device__ __forceinline__ void one_tile(int64_t j0, uint32_t seen) {
     // Keys outside may not exist: of a tile, those that some row can see.
     const int first = static_cast<int>(t_.bounds.lo_min > j0 ? t_.bounds.lo_min - j0 : 0);

@@ -47,15 +47,16 @@ __device__ __forceinline__ T& in_shared() {
   return *reinterpret_cast<T*>(memory);
 }
 
-// The element that row r of a tile begins with: rows at one stride from element `at`, or each where s_at
-// says.
-__device__ __forceinline__ int64_t row_at(const RowTensor& t, int64_t at, int r) {
-  return at + r * t.row_stride;
+// Element c of row r of a tile: rows at one stride from element `at`, or, of a cache, each where s_at says.
+__device__ __forceinline__ float element_of(const RowTensor& t, int64_t at, int r, int c) {
+  return load(t.data, t.dtype, at + r * t.row_stride + c);
 }
-__device__ __forceinline__ int64_t row_at(const RowTensor&, const int64_t* s_at, int r) { return s_at[r]; }
+__device__ __forceinline__ float element_of(const RowTensor& t, const int64_t* s_at, int r, int c) {
+  return load_stored(t.data, t.dtype, s_at[r] + c);
+}
 
-// to[d][r] = element d0 + d of row r of a [row, dim] tensor, At for row_at; 0 outside [first, last) and past
-// `dim`.
+// to[d][r] = element d0 + d of row r of a [row, dim] tensor, At for element_of; 0 outside [first, last) and
+// past `dim`.
 template <typename At>
 __device__ __forceinline__ void load_transposed(float (*to)[kPitch], const RowTensor& t, At at, int first,
                                                 int last, int d0, int64_t dim) {
@@ -63,7 +64,7 @@ __device__ __forceinline__ void load_transposed(float (*to)[kPitch], const RowTe
   for (int i = threadIdx.x; i < kDepth * kRows; i += kThreads) {
     const int d = i % kDepth, r = i / kDepth;
     const bool inside = r >= first && r < last && d0 + d < dim;
-    to[d][r] = inside ? load(t.data, t.dtype, row_at(t, at, r) + d0 + d) : 0.0f;
+    to[d][r] = inside ? element_of(t, at, r, d0 + d) : 0.0f;
   }
 }
 
@@ -81,7 +82,7 @@ __device__ __forceinline__ bool load_values(float (*to)[kPitch], const RowTensor
   for (int i = threadIdx.x; i < kKeys * kColumns; i += kThreads) {
     const int c = i % kColumns, j = i / kColumns;
     const bool inside = row_inside(j) && c0 + c < dim;
-    const float value = inside ? load(t.data, t.dtype, row_at(t, at, j) + c0 + c) * scale(j) : 0.0f;
+    const float value = inside ? element_of(t, at, j, c0 + c) * scale(j) : 0.0f;
     bad = bad || !isfinite(value);
     to[j][c] = value;
   }

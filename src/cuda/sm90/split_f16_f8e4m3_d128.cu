@@ -4,7 +4,7 @@
 
 namespace tilewise::sm80 {
 namespace {
-using SplitUnit = QuantizedRow<SplitConfig<__half, 128, 8, 5, __nv_fp8_e4m3>>;
+using SplitUnit = QuantizedRow<SplitConfig<__half, 128, 8, 3, __nv_fp8_e4m3, 32>>;
 }
 }  // namespace tilewise::sm80
 

@@ -2,7 +2,7 @@
 
 namespace tilewise::sm80 {
 namespace {
-using SplitUnit = QuantizedRow<SplitConfig<__half, 128, 8, 5, int8_t>>;
+using SplitUnit = QuantizedRow<SplitConfig<__half, 128, 8, 3, int8_t, 32>>;
 }
 }  // namespace tilewise::sm80
 

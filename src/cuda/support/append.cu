@@ -65,7 +65,7 @@ __device__ __forceinline__ void store_row(const AppendParams& a, const RowTensor
     const float factor = inverse_of(scale);
     const int64_t at = t.at(to.block, to.row, h);
     for (int64_t d = threadIdx.x % 32; d < dim; d += 32)
-      store(t.data, t.dtype, at + d, __fmul_rn(element(h, d), factor));
+      store_quantized(t.data, t.dtype, at + d, __fmul_rn(element(h, d), factor));
   }
 }
 

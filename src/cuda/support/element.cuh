@@ -10,22 +10,32 @@
 
 namespace tilewise::cuda {
 
+// Every tensor but a cache is floating-point: what the other types cost in code stands where a cache is.
 __device__ __forceinline__ float load(const void* data, DType dtype, int64_t at) {
   if (dtype == DType::f32) return static_cast<const float*>(data)[at];
   if (dtype == DType::f16) return __half2float(static_cast<const __half*>(data)[at]);
-  if (dtype == DType::bf16) return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[at]);
-  if (dtype == DType::i8) return static_cast<float>(static_cast<const int8_t*>(data)[at]);
-  return __half2float(__nv_cvt_fp8_to_halfraw(static_cast<const __nv_fp8_storage_t*>(data)[at], __NV_E4M3));
+  return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[at]);
 }
 
 __device__ __forceinline__ void store(void* data, DType dtype, int64_t at, float value) {
   if (dtype == DType::f32) static_cast<float*>(data)[at] = value;
   if (dtype == DType::f16) static_cast<__half*>(data)[at] = __float2half_rn(value);
   if (dtype == DType::bf16) static_cast<__nv_bfloat16*>(data)[at] = __float2bfloat16_rn(value);
+}
+
+// Of a cache, whose elements may be quantised.
+__device__ __forceinline__ float load_stored(const void* data, DType dtype, int64_t at) {
+  if (dtype == DType::i8) return static_cast<float>(static_cast<const int8_t*>(data)[at]);
+  if (dtype == DType::f8e4m3)
+    return __half2float(__nv_cvt_fp8_to_halfraw(static_cast<const __nv_fp8_storage_t*>(data)[at], __NV_E4M3));
+  return load(data, dtype, at);
+}
+
+__device__ __forceinline__ void store_quantized(void* data, DType dtype, int64_t at, float value) {
   if (dtype == DType::i8)  // held within -127 to 127; NaN becomes 0
     static_cast<int8_t*>(data)[at] =
         static_cast<int8_t>(value != value ? 0 : __float2int_rn(fminf(fmaxf(value, -127.0f), 127.0f)));
-  if (dtype == DType::f8e4m3)
+  else
     static_cast<__nv_fp8_storage_t*>(data)[at] = __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3);
 }
 

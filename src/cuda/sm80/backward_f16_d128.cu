@@ -1,4 +1,0 @@
-#include "cuda/sm80/backward_launch.cuh"
-
-TILEWISE_SM80_BACKWARD(backward_sm80_f16_d128_64x64_simple, backward_sm80_f16_d128_32x64_general, __half, 128,
-                       128)

@@ -1,4 +1,0 @@
-#include "cuda/sm80/backward_launch.cuh"
-
-TILEWISE_SM80_BACKWARD(backward_sm80_f16_d256_32x64_simple, backward_sm80_f16_d256_32x64_general, __half, 256,
-                       256)
