@@ -41,10 +41,17 @@ TEST(SplitRules, FewQueriesTakeTheSplitRowAndManyDoNot) {
 }
 
 TEST(SplitRules, ManyRowsAndWideHeadsTakeTilesOf64Rows) {
-  for (int64_t queries : {8, 16})
-    EXPECT_STREQ(plan(decode(64, 4096, queries), made_up_device())->kernel,
-                 "forward_sm90_bf16_d128_64x64_split_simple")
+  for (int64_t queries : {8, 16}) {
+    Problem in_pages = decode(64, 4096, queries);
+    // Where sequences are enough for the device, and keys lie in their own place, nothing is cut.
+    EXPECT_STREQ(plan(in_pages, made_up_device())->kernel, "forward_sm90_bf16_d128_128x64_t1_simple")
         << queries;
+    in_pages.page_size = 64;
+    in_pages.max_pages = 64;
+    in_pages.num_pages = 64 * 64 + 1;
+    EXPECT_STREQ(plan(in_pages, made_up_device())->kernel, "forward_sm90_bf16_d128_64x64_split_simple")
+        << queries;
+  }
   Problem p = decode(16, 8192);
   p.head_dim = p.head_dim_v = 256;
   EXPECT_STREQ(plan(p, made_up_device())->kernel, "forward_sm90_bf16_d256_64x32_split_simple");
