@@ -15,9 +15,7 @@ class SmallBackwardRun : SmallRun {
       : SmallRun(p, schedule, launch, true), b_(p) {}
 
   Status run() {
-    launch_.executor->run(p_.batch * sizes_.tasks, sizes_.workers, [this](int64_t index, int worker) {
-      task(index / sizes_.tasks, index % sizes_.tasks, worker);
-    });
+    each_part([this](SmallLanes& t, int worker) { return task(t, worker); });
     return {};
   }
 
@@ -36,31 +34,35 @@ class SmallBackwardRun : SmallRun {
     bool in_place;
   };
 
-  void task(int64_t b, int64_t part, int worker) const {
+  // True where t lost rows or keys that the next head may have.
+  bool task(SmallLanes& t, int worker) const {
     const SmallScratch w = scratch(worker);
-    SmallLanes t;
-    fill(t, b, part);
+    bool changed = false;
     if (t.count > 0 && t.keys() > 0) {
       Stats stats;
-      hide_dead_rows(t, stats);
+      changed = hide_dead_rows(t, stats);
       attend(t, w, stats);
     } else {
+      changed = t.hi != t.lo;
       t.hi = t.lo;
     }
     write_rest(t, w);
+    return changed;
   }
 
-  // lse -inf: scores hide what the interval leaves.
-  void hide_dead_rows(SmallLanes& t, Stats& stats) const {
+  // lse -inf: scores hide what the interval leaves. True where a row was hidden that was not yet.
+  bool hide_dead_rows(SmallLanes& t, Stats& stats) const {
+    bool changed = false;
     load_stats(t, p_.lse, stats.lse);
     for (int r = 0; r < t.count; ++r) {
       const float lse = stats.lse[r];
       if (lse != kNegativeInfinity && t.first[r] < t.last[r]) continue;
       stats.lse[r] = -kNegativeInfinity;
       t.first[r] = t.last[r] = 0;
-      t.partial = t.dead = true;
+      t.partial = t.dead = changed = true;
     }
     std::fill(stats.lse + t.count, stats.lse + t.width, -kNegativeInfinity);
+    return changed;
   }
 
   // D = rowsum(dO o O), or as given, minus the gradient of lse.

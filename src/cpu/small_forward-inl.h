@@ -15,21 +15,15 @@ class SmallForwardRun : SmallRun {
       : SmallRun(p, schedule, launch, false) {}
 
   Status run() {
-    launch_.executor->run(p_.batch * sizes_.tasks, sizes_.workers, [this](int64_t index, int worker) {
-      task(index / sizes_.tasks, index % sizes_.tasks, worker);
+    each_part([this](SmallLanes& t, int worker) {
+      if (t.count > 0) attend(t, scratch(worker));
+      write_padding(t);
+      return false;
     });
     return {};
   }
 
  private:
-  void task(int64_t b, int64_t part, int worker) const {
-    const SmallScratch w = scratch(worker);
-    SmallLanes t;
-    fill(t, b, part);
-    if (t.count > 0) attend(t, w);
-    write_padding(t);
-  }
-
   void attend(const SmallLanes& t, const SmallScratch& w) const {
     const TaskRows q = query_rows(t, p_.q, p_.head_dim, sizes_.pitch_qk, w.q);
     const TaskRows k = key_rows(t, p_.k, p_.head_dim, sizes_.pitch_qk, w.k);

@@ -164,6 +164,35 @@ class SmallRun {
         dim_v_(static_cast<int>(multiple_of(kLanes, p.head_dim_v))) {}
 
  protected:
+  // Every part of every sequence. A worker takes neighbours in a row, whose lanes differ by the head alone,
+  // as few as leave each worker some turns. attend(t, worker): true where it changed t otherwise.
+  template <class Attend>
+  void each_part(const Attend& attend) const {
+    constexpr int64_t kTurns = 4;
+    const int64_t wanted = sizes_.workers > 1 ? kTurns * sizes_.workers : 1;
+    const int64_t runs =
+        std::clamp<int64_t>((wanted + p_.batch - 1) / std::max<int64_t>(p_.batch, 1), 1, sizes_.tasks);
+    launch_.executor->run(p_.batch * runs, sizes_.workers, [&](int64_t index, int worker) {
+      const int64_t b = index / runs, begin = index % runs * sizes_.tasks / runs,
+                    end = (index % runs + 1) * sizes_.tasks / runs;
+      SmallLanes t;
+      bool changed = true;
+      for (int64_t part = begin; part < end; ++part) {
+        if (changed || !next_heads(t, part)) fill(t, b, part);
+        changed = attend(t, worker);
+      }
+    });
+  }
+
+  // The lanes of the part before `part` become its own; false where they are of another number of heads.
+  bool next_heads(SmallLanes& t, int64_t part) const {
+    if (p_.heads_kv - part * sizes_.heads < t.heads) return false;
+    const int64_t heads = part * sizes_.heads - t.head_kv;
+    t.head_kv += heads;
+    for (int r = 0; r < t.count; ++r) t.head[r] += static_cast<int32_t>(heads * p_.group());
+    return true;
+  }
+
   SmallScratch scratch(int worker) const {
     Arena arena(static_cast<std::byte*>(launch_.scratch) + worker * worker_bytes_, worker_bytes_);
     return SmallScratch(arena, sizes_, backward_);

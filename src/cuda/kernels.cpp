@@ -66,6 +66,10 @@ Status run_prepare(const Kernel& kernel, const Problem& problem, int device_inde
 #define CUDA_FORWARD(name, arch, type, dim, dim_v, m, n, score, align, resident, share)  \
   constexpr Facts name##_facts{COLUMNS(name, dim, dim_v, score, align, resident, share), \
                                .launch = cuda::name, .refuses_call = cuda::name##_refuses};
+#define CUDA_TEAMS(name, arch, type, dim, dim_v, m, n, score, align, resident, share)    \
+  constexpr Facts name##_facts{COLUMNS(name, dim, dim_v, score, align, resident, share), \
+                               .packs_heads = true, .launch = cuda::name,                \
+                               .refuses_call = cuda::name##_refuses};
 #define CUDA_BACKWARD(name, arch, type, dim, dim_v, m, n, score, align, resident, share)                \
   constexpr Facts name##_facts{COLUMNS(name, dim, dim_v, score, align, resident, share),                \
                                .launch_backward = cuda::name, .refuses_backward = cuda::name##_refuses, \
