@@ -2,12 +2,12 @@
 """Times this library's CUDA backward beside that of cuDNN and FlashAttention through PyTorch.
 
     bench/gpu_backward_bench.py [--output bench.json] [--dims 64,128] [--lengths 512,2048,8192,16384] [--kernel NAME]
-                                [--deterministic] [--rounds N]
+                                [--dtypes bf16,f32] [--deterministic] [--rounds N]
 
 All in one process, in turns, on random data: enough calls between two events to hide what a launch costs the host
-(the rivals' backward through autograd); each result is compared with ours. batch x seqlen is 16384 with 2048
-channels of q. One JSON object a line; a short table on the terminal last. FLOPs: 10 head_dim a pair, causal squares
-as half.
+(the rivals' backward through autograd); each result is compared with ours. f32: beside PyTorch's memory-efficient
+kernel, the only one that takes it, and our own row on plain FMA. batch x seqlen is 16384 with 2048 channels of q. One
+JSON object a line; a short table on the terminal last. FLOPs: 10 head_dim a pair, causal squares as half.
 """
 
 import statistics
@@ -17,10 +17,13 @@ import torch_rival as tw
 from gpu_bench import flops_of
 
 
+SIMT = "backward_simt_any_64x64"
+
+
 def rivals_of(torch, point, q, k, v, dout):
     """name -> a call that returns dq, dk, dv as PyTorch lays them; or the reason why there is none."""
     found = {}
-    for name in ("cudnn", "flash"):
+    for name in ("efficient",) if point.dtype == "f32" else ("cudnn", "flash"):
         theirs = [t.transpose(1, 2).detach().requires_grad_() for t in (q, k, v)]
         try:
             out = gpu.sdpa_of(torch, point, name)(*theirs)
@@ -54,6 +57,8 @@ def run_point(torch, ours, point, o):
     call()
     torch.cuda.synchronize()
     calls, reasons = {"": call}, {}
+    if point.dtype == "f32" and b"simt" not in plan.kernel:
+        calls["tilewise-simt"] = ours.bind(torch, problem, tensors, SIMT)[0]
     for name, rival in rivals.items():
         if isinstance(rival, str):
             reasons[name] = rival
@@ -62,7 +67,7 @@ def run_point(torch, ours, point, o):
         for (field, mine), theirs in zip(gradients.items(), rival()):
             mine = mine.float()
             apart = ((theirs.transpose(1, 2).float() - mine).abs().max() / mine.abs().max()).item()
-            if not apart <= 2e-2:
+            if not apart <= (2e-4 if point.dtype == "f32" else 2e-2):
                 reasons[name] = reasons.get(name, "") + f"{field} differs from ours by {apart:.2g} of its maximum; "
     counts = {name: int(min(50, max(1, 3.0 / gpu.elapsed(torch, one, 2)))) for name, one in calls.items()}
     samples = gpu.in_turns({name: lambda one=one, n=counts[name]: gpu.elapsed(torch, one, n) for name, one in calls.items()},
@@ -76,7 +81,7 @@ def run_point(torch, ours, point, o):
 def table_line(rows):
     mine = rows[0]
     kind = "causal" if mine["causal"] else "full"
-    line = f'd{mine["head_dim"]:<4}S{mine["seqlen_q"]:<6}{kind:<7}{1e3 * mine["ms_median"]:>9.1f} us {mine["tflops"]:>6.1f}'
+    line = f'{mine["dtype"]:<5}d{mine["head_dim"]:<4}S{mine["seqlen_q"]:<6}{kind:<7}{1e3 * mine["ms_median"]:>9.1f} us {mine["tflops"]:>6.1f}'
     for r in rows[1:]:
         if r["tflops"]:
             line += f'  {r["rival"]} {r["tflops"]:.1f} ({r["ms_median"] / mine["ms_median"]:.2f}x)'
@@ -89,14 +94,15 @@ def main():
     parser = gpu.parser_of(__doc__)
     parser.add_argument("--dims", default="64,128")
     parser.add_argument("--lengths", default="512,2048,8192,16384")
+    parser.add_argument("--dtypes", default="bf16,f32")
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--rounds", type=int, default=5)
     o = parser.parse_args()
     torch = gpu.torch_on_cuda()
     ours = gpu.Ours(o.library)
     print(f"{gpu.versions(torch)}; us and TFLOP/s of ours, TFLOP/s of the rivals and their time over ours", flush=True)
-    points = [gpu.Point("table", 16384 // s, 2048 // d, d, s, causal) for d in map(int, o.dims.split(","))
-              for s in map(int, o.lengths.split(",")) for causal in (False, True)]
+    points = [gpu.Point("table", 16384 // s, 2048 // d, d, s, causal, dtype=dtype) for dtype in o.dtypes.split(",")
+              for d in map(int, o.dims.split(",")) for s in map(int, o.lengths.split(",")) for causal in (False, True)]
     for line in gpu.lines_of(points, lambda point: run_point(torch, ours, point, o), table_line, o.output):
         print(line, flush=True)
 

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Times this library's CUDA forward beside cuDNN and PyTorch's flash and memory-efficient backends.
 
+"cudnn" is cuDNN through PyTorch's operator, "cudnn_own" by its own front end where that is installed (cudnn_rival.py).
+
     bench/gpu_bench.py [--output bench.json] [--sets table,short,more] [--kernel NAME] [--seconds S]
 
 All in one process, in turns, on random data: graph replays timed by events (at least 50 calls a graph where a call
@@ -12,6 +14,7 @@ FLOPs: 4 head_dim a pair (2 d + 2 d_v), causal squares as half; windows by visib
 import statistics
 import time
 
+import cudnn_rival
 import gpu_common as gpu
 import torch_rival as tw
 from gpu_common import Point, figure
@@ -71,6 +74,11 @@ def rivals_of(torch, point, q, k, v):
             found.append((name, once, ""))
         except RuntimeError as e:
             found.append((name, None, gpu.reason_of(e)))
+    try:
+        own = cudnn_rival.Attention(torch, *theirs, causal=point.causal, window=point.window)
+        found.append((cudnn_rival.NAME, lambda: own(*theirs), ""))
+    except RuntimeError as e:
+        found.append((cudnn_rival.NAME, None, gpu.reason_of(e)))
     return found
 
 
@@ -148,7 +156,7 @@ def main():
     with torch.no_grad():
         points = points_of(o.sets.split(","))
         lines = list(gpu.lines_of(points, lambda point: run_point(torch, ours, point, o), table_line, o.output))
-    print(f"{gpu.versions(torch)}. us and TFLOP/s "
+    print(f"{gpu.versions(torch)}, {cudnn_rival.versions()}. us and TFLOP/s "
           "of ours; ours over the best rival (above 1: ours is faster); TFLOP/s of the rivals.")
     print(f'{"set":<9}{"type":<5}{"B":>4}{"heads":>7}{"dim":>9}{"S":>7} {"mask":<7}{"us":>11}{"ours":>8}{"ratio":>8}')
     print("\n".join(lines))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times PyTorch's CPU flash attention and Tilewise in turns in one process, on the same memory.
 
-    build/rivals/pytorch bench/torch_rival.py [--library build/lib/libtilewise.so] [--direction forward|backward]
+    build/rivals/pytorch bench/torch_rival.py [--library build/lib/libtilewise.so] [--direction forward|backward|step]
         [--dtype f32|f16|bf16] [--batch N] [--heads N] [--head-dim N] [--seqlen N,...] [--causal] [--threads N]
         [--kernel NAME] [--seconds S] [--repeats N] [--seed N]
 
@@ -165,7 +165,7 @@ def main():
     root = Path(__file__).resolve().parent.parent
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", default=str(root / "build/lib/libtilewise.so"))
-    parser.add_argument("--direction", choices=["forward", "backward"], default="forward")
+    parser.add_argument("--direction", choices=["forward", "backward", "step"], default="forward")
     parser.add_argument("--dtype", choices=sorted(DTYPES), default="f32")
     for name, value in (("batch", 1), ("heads", 12), ("head-dim", 64), ("threads", 0), ("repeats", 0), ("seed", 1)):
         parser.add_argument("--" + name, type=int, default=value)
@@ -209,28 +209,35 @@ def one_point(torch, ours, o, seqlen):
     for field, tensor in (("q", q), ("k", k), ("v", v), ("o", o_)):
         setattr(tensors, field, view(tensor, code))
     tensors.lse = view(lse, DTYPES["f32"][0])
-    run, plan = ours.bind(problem, tensors, "" if o.direction == "backward" else o.kernel)
+    run, plan = ours.bind(problem, tensors, o.kernel if o.direction == "forward" else "")
     with torch.no_grad():
         run()
         out, their_lse = flash(*theirs, 0.0, o.causal)
         apart = (out.transpose(1, 2).float() - o_.float()).abs().max().item()
         their_run = lambda: flash(*theirs, 0.0, o.causal)
-        if o.direction == "backward":
+        if o.direction != "forward":
+            first, forward_plan = run, plan
             problem.direction, problem.features, problem.wants = BACKWARD, 0, 7
             for field, tensor in (("dout", dout), ("dq", dq), ("dk", dk), ("dv", dv)):
                 setattr(tensors, field, view(tensor, code))
-            run, plan = ours.bind(problem, tensors, o.kernel)
+            run, plan = ours.bind(problem, tensors, o.kernel if o.direction == "backward" else "")
             run()
             their_dout = dout.transpose(1, 2)
             their_run = lambda: flash_back(their_dout, *theirs, out, their_lse, 0.0, o.causal)
             apart = (their_run()[0].transpose(1, 2).float() - dq.float()).abs().max().item()
+        kernel = plan.kernel.decode()
+        if o.direction == "step":
+            second, kernel = run, forward_plan.kernel.decode() + " + " + kernel
+            run = lambda: (first(), second())
+            their_run = lambda: flash_back(their_dout, *theirs, *flash(*theirs, 0.0, o.causal), 0.0, o.causal)
         not_run = None if apart <= (1e-3 if size == 4 else 5e-2) else f"its result differs from ours by {apart:.2g}"
         samples = measure([run, their_run], o.seconds, o.repeats)
     pairs = seqlen * seqlen * (0.5 if o.causal else 1.0)
-    flops = (10 if o.direction == "backward" else 4) * o.head_dim * pairs * o.heads * o.batch
+    flops = {"forward": 4, "backward": 10, "step": 14}[o.direction] * o.head_dim * pairs * o.heads * o.batch
     elements = o.batch * seqlen * o.heads * o.head_dim
-    ideal = elements * size * (8 if o.direction == "backward" else 4) + o.batch * o.heads * seqlen * 4
-    for kernel, rival, times in ((plan.kernel.decode(), None, samples[0]),
+    tensors_moved, lse_moved = {"forward": (4, 1), "backward": (8, 1), "step": (12, 2)}[o.direction]
+    ideal = elements * size * tensors_moved + lse_moved * o.batch * o.heads * seqlen * 4
+    for kernel, rival, times in ((kernel, None, samples[0]),
                                  (f"flash of PyTorch {torch.__version__}", "pytorch", samples[1])):
         median = statistics.median(times)
         ran = rival is None or not_run is None

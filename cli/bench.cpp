@@ -52,12 +52,15 @@ class Bench {
  private:
   bool on_cuda() const { return device_.kind == TILEWISE_CUDA; }
   bool table() const { return !options_.json && !options_.csv; }
+  bool has(const char* way) const {
+    return std::find(options_.directions.begin(), options_.directions.end(), way) !=
+           options_.directions.end();
+  }
 
   void print_start() const {
     if (options_.csv) std::puts(csv_header().c_str());
     if (!table()) return;
-    const bool decode = std::find(options_.directions.begin(), options_.directions.end(), "decode") !=
-                        options_.directions.end();
+    const bool decode = has("decode");
     const bool only = options_.directions.size() == 1;
     const std::string products =
         on_cuda() ? "bf16 products on the matrix units" : "fp32 multiply-adds from registers";
@@ -79,7 +82,7 @@ class Bench {
       std::puts("three-step: this library's own row, with the scores in memory");
     }
     if (!names.empty()) std::puts("A rival's figure is its time over ours: above 1, ours is faster.");
-    std::puts(table_header(names, !decode ? "GFLOP/s" : only ? "GB/s" : "GF|GB/s").c_str());
+    std::puts(table_header(names, !decode ? "GFLOP/s" : only ? "GB/s" : "GF|GB/s", has("step")).c_str());
     std::fflush(stdout);
   }
 
@@ -129,16 +132,24 @@ class Bench {
     // Refused before the tensors are made, so that a refusal is quick.
     const auto kernels = kernels_of(point, problem, threads);
     std::vector<Plan> plans;
+    int64_t scratch_before = 0;  // of a step's forward
+    if (point.step) {
+      Limits limits;
+      limits.threads = threads;
+      auto before = plan(tune::forward_of(problem), context_, limits);
+      if (!before) return fail("bench", before.status());
+      scratch_before = before->workspace_bytes;
+    }
     for (const std::string& kernel : kernels) {
       Limits limits;
       limits.threads = threads;
       limits.kernel = kernel.empty() ? nullptr : kernel.c_str();
       auto made = plan(problem, context_, limits);
       if (!made) return fail("bench", made.status());
-      if (need + made->workspace_bytes > free)
+      const int64_t all = need + scratch_before + made->workspace_bytes;
+      if (all > free)
         return fail("bench", kCannotRun,
-                    point.to_string() + " needs " +
-                        bytes_text(static_cast<double>(need + made->workspace_bytes)) +
+                    point.to_string() + " needs " + bytes_text(static_cast<double>(all)) +
                         " with its workspace, " + bytes_text(static_cast<double>(free)) + " free");
       plans.push_back(*made);
     }
@@ -155,9 +166,6 @@ class Bench {
                  const Plan& planned, int threads) {
     auto call = tune::PlannedCall::make(context_, problem, data.tensors(), planned.kernel, threads);
     if (!call) return fail("bench", call.status());
-    Status ran = call->run();
-    if (ran.ok()) ran = call->wait();
-    if (!ran) return fail("bench", ran);
 
     BenchRow ours;
     ours.point = point;
@@ -167,6 +175,28 @@ class Bench {
     ours.flops = tune::flops_of(problem);
     ours.bytes_ideal = ideal_bytes(problem);
     ours.workspace_bytes = planned.workspace_bytes;
+
+    std::optional<tune::PlannedCall> before;
+    if (point.step) {
+      const Problem forward = tune::forward_of(problem);
+      Tensors of_forward = data.tensors();
+      of_forward.dout = of_forward.dq = of_forward.dk = of_forward.dv = {};
+      auto made = tune::PlannedCall::make(context_, forward, of_forward, nullptr, threads);
+      if (!made) return fail("bench", made.status());
+      ours.kernel = made->plan().kernel + std::string(" + ") + ours.kernel;
+      ours.flops += tune::flops_of(forward);
+      ours.bytes_ideal += ideal_bytes(forward);
+      ours.workspace_bytes += made->plan().workspace_bytes;
+      before.emplace(std::move(*made));
+    }
+    const auto run_once = [&] {
+      if (before)
+        if (Status status = before->run(); !status) return status;
+      return call->run();
+    };
+    Status ran = run_once();
+    if (ran.ok()) ran = call->wait();
+    if (!ran) return fail("bench", ran);
 
     if (on_cuda()) {
       if (!cuda_) cuda_ = std::make_unique<CudaBench>(context_, device_.index, measuring_);
@@ -190,7 +220,7 @@ class Bench {
                                     products->run();
                                   return Status();
                                 }};
-    std::vector<tune::Candidate> candidates{burst, {planned.kernel, [&] { return call->run(); }}, burst};
+    std::vector<tune::Candidate> candidates{burst, {ours.kernel, run_once}, burst};
     std::vector<BenchRow> rows;  // of the rivals
     std::vector<std::unique_ptr<RivalCall>> calls;
     for (const RivalEntry& entry : rivals_) {
@@ -198,7 +228,7 @@ class Bench {
       row.rival = entry.name;
       row.kernel.clear();
       row.workspace_bytes = 0;
-      auto bound = bind(entry, problem, data, threads, &row);
+      auto bound = bind(entry, problem, point.step, data, threads, &row);
       row.not_run = bound ? "" : bound.status().message();
       calls.push_back(bound ? std::move(*bound) : nullptr);
       rows.push_back(row);
@@ -233,7 +263,7 @@ class Bench {
       rows[r].peak_cpu_flops = ours.peak_cpu_flops;
       rows[r].peak_bytes = ours.peak_bytes;
       rows[r].peak_cpu_bytes = ours.peak_cpu_bytes;
-      if (rivals_[r].foreign) time_foreign(rivals_[r], problem, planned, threads, &rows[r]);
+      if (rivals_[r].foreign) time_foreign(rivals_[r], problem, point.step, planned, threads, &rows[r]);
       if (!calls[r]) continue;
       rows[r].timing = timings[next];
       next += 2;
@@ -250,9 +280,9 @@ class Bench {
            (names.empty() || std::find(names.begin(), names.end(), "three-step") != names.end());
   }
 
-  void time_foreign(const RivalEntry& entry, const Problem& problem, const Plan& planned, int threads,
-                    BenchRow* row) const {
-    const auto times = entry.foreign(problem, planned.kernel, threads, options_.repeats, options_.seed);
+  void time_foreign(const RivalEntry& entry, const Problem& problem, bool step, const Plan& planned,
+                    int threads, BenchRow* row) const {
+    const auto times = entry.foreign(problem, step, planned.kernel, threads, options_.repeats, options_.seed);
     row->not_run = times ? "" : times.status().message();
     if (!times) return;
     row->kernel = times->what;
@@ -263,7 +293,7 @@ class Bench {
     row->times_ours = times->median_ms / times->ours_median_ms;
   }
 
-  Expected<std::unique_ptr<RivalCall>> bind(const RivalEntry& entry, const Problem& problem,
+  Expected<std::unique_ptr<RivalCall>> bind(const RivalEntry& entry, const Problem& problem, bool step,
                                             const tune::ProblemData& data, int threads, BenchRow* row) {
     if (is_quantized(static_cast<DType>(problem.dtype_k)))
       return Status(Code::unsupported, "takes no k and v with scales as they lie here");
@@ -274,7 +304,7 @@ class Bench {
     if (const int64_t free = available_memory(); row->workspace_bytes > free)
       return Status(Code::out_of_memory, "needs " + bytes_text(static_cast<double>(row->workspace_bytes)) +
                                              ", " + bytes_text(static_cast<double>(free)) + " free");
-    auto call = entry.rival->bind(problem, data.tensors(), threads, *context_.get()->executor);
+    auto call = entry.rival->bind(problem, step, data.tensors(), threads, *context_.get()->executor);
     if (!call) return call;
     (*call)->wake();
     const Status status = (*call)->run();
@@ -299,7 +329,7 @@ class Bench {
         if (!rivals[r].not_run.empty() && std::find(notes_.begin(), notes_.end(), note) == notes_.end())
           notes_.push_back(note);
       }
-      std::puts(table_line(ours, present).c_str());
+      std::puts(table_line(ours, present, has("step")).c_str());
     } else {
       const auto line = options_.json ? json_line : csv_line;
       std::puts(line(ours).c_str());
@@ -335,11 +365,15 @@ Status check_names(const BenchOptions& options) {
 int run_bench(const BenchOptions& given) {
   BenchOptions options = given;
   if (Status status = check_names(options); !status) return fail("bench", status);
+  const auto name = parse_device(options.device);
+  if (!name) return fail("bench", name.status());
+  const auto& ways = options.directions;
+  if ((name->reference || name->kind != TILEWISE_CPU) &&
+      std::find(ways.begin(), ways.end(), "step") != ways.end())
+    return fail("bench", kCannotRun, "--direction step is timed with --device cpu; given: " + options.device);
   if (options.device == "reference") options.kernels = {"forward_reference_f64,backward_reference_f64"};
   const auto grid = make_grid(options);
   if (!grid) return fail("bench", grid.status());
-  const auto name = parse_device(options.device);
-  if (!name) return fail("bench", name.status());
   auto device = DeviceInfo::query(name->kind, name->index);
   if (!device) return fail("bench", device.status());
   // As an application would have it (TILEWISE_TUNING, TILEWISE_KERNEL), with room for every thread count of

@@ -20,17 +20,19 @@ Status check_range(const char* option, const std::vector<int64_t>& values, int64
   return {};
 }
 
-// Decode is a forward of few queries over a long cache, held against the memory's bandwidth.
+// Decode is a forward of few queries over a long cache, held against the memory's bandwidth; a step is what
+// training does with a layer: forward, then backward.
 struct Way {
   Direction direction = Direction::forward;
-  bool decode = false;
+  bool decode = false, step = false;
 };
 
 Expected<Way> parse_direction(const std::string& text) {
   if (text == "forward") return Way{};
   if (text == "backward") return Way{Direction::backward};
   if (text == "decode") return Way{Direction::forward, true};
-  return wrong("--direction", "\"" + text + "\"", "forward, backward, decode");
+  if (text == "step") return Way{Direction::backward, false, true};
+  return wrong("--direction", "\"" + text + "\"", "forward, backward, step, decode");
 }
 
 Expected<DType> parse_bench_dtype(const std::string& text) {
@@ -172,15 +174,17 @@ Expected<std::vector<BenchPoint>> make_grid(const BenchOptions& o) {
     });
   };
   for (const Way& way : *directions) {
+    const char* given = way.step ? "given with --direction step" : "given with --direction backward";
     if (way.direction == Direction::backward && o.page_size != std::vector<int64_t>{0})
-      return wrong("--page-size", "given with --direction backward",
-                   "forward or decode: caches take no gradient");
+      return wrong("--page-size", given, "forward or decode: caches take no gradient");
     if (way.direction == Direction::backward && o.cache_dtypes != std::vector<std::string>{"same"})
-      return wrong("--cache-dtype", "given with --direction backward",
-                   "forward or decode: caches take no gradient");
+      return wrong("--cache-dtype", given, "forward or decode: caches take no gradient");
+    if (way.step && o.kernels != std::vector<std::string>{"auto"})
+      return wrong("--kernel", given, "auto: a step runs a row of the forward and one of the backward");
     for (DType dtype : *dtypes) {
       for (int64_t batch : o.batch) {
-        s.direction = way.direction, s.dtype = dtype, s.batch = batch, point.decode = way.decode;
+        s.direction = way.direction, s.dtype = dtype, s.batch = batch;
+        point.decode = way.decode, point.step = way.step;
         if (Status status = shapes(); !status) return status;
       }
     }

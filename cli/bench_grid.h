@@ -13,9 +13,12 @@ struct BenchPoint {
   int threads = 0;      // 0 = the context's
   std::string kernel;   // "auto", "all", or a row's name
   bool decode = false;  // few queries over a cache, held against the memory's bandwidth
+  bool step = false;    // of training: a forward, then the backward of what it left (size.direction)
 
   const char* way() const {
-    return decode ? "decode" : size.direction == Direction::backward ? "backward" : "forward";
+    if (decode) return "decode";
+    if (step) return "step";
+    return size.direction == Direction::backward ? "backward" : "forward";
   }
   std::string to_string() const;  // "forward f32 1x1024x12x64 causal"
 };

@@ -14,7 +14,8 @@ void add_bench(CLI::App& parent, int* exit_status) {
   CLI::App* app =
       parent.add_subcommand("bench", "Time attention over a grid of problems, beside peak and rivals");
   app->add_option("--device", o.device, "auto, cpu, cuda[:n], reference")->capture_default_str();
-  app->add_option("--direction", o.directions, "forward, backward, decode")->delimiter(',');
+  app->add_option("--direction", o.directions, "forward, backward, step (both, in turn), decode")
+      ->delimiter(',');
   app->add_option("--dtype", o.dtypes, "f32, f16, bf16 and their other names")->delimiter(',');
   app->add_option("--cache-dtype", o.cache_dtypes, "of k and v: same, i8 or f8e4m3; forward and decode")
       ->delimiter(',');

@@ -65,7 +65,9 @@ std::string mask_text(const tune::ProblemSize& s) {
   return text;
 }
 
-constexpr int kKernelWidth = 30, kRivalWidth = 18;
+// A step names two kernels.
+int kernel_width(bool steps) { return steps ? 70 : 30; }
+constexpr int kRivalWidth = 18;
 
 }  // namespace
 
@@ -90,15 +92,15 @@ std::string csv_line(const BenchRow& row) {
   return line;
 }
 
-std::string table_header(const std::vector<std::string>& rivals, const char* rate) {
+std::string table_header(const std::vector<std::string>& rivals, const char* rate, bool steps) {
   std::string line = printed("%-8s %-5s %4s %6s %7s %7s %7s %-9s %3s  %-*s %10s %7s %8s %6s %9s", "way",
-                             "dtype", "B", "heads", "dim", "q", "kv", "mask", "thr", kKernelWidth, "kernel",
-                             "ms median", "min", rate, "% peak", "scratch");
+                             "dtype", "B", "heads", "dim", "q", "kv", "mask", "thr", kernel_width(steps),
+                             "kernel", "ms median", "min", rate, "% peak", "scratch");
   for (const std::string& rival : rivals) line += printed("  %*s", kRivalWidth, rival.c_str());
   return line;
 }
 
-std::string table_line(const BenchRow& ours, const std::vector<BenchRow>& rivals) {
+std::string table_line(const BenchRow& ours, const std::vector<BenchRow>& rivals, bool steps) {
   const tune::ProblemSize& s = ours.point.size;
   const auto pair = [](int64_t a, int64_t b) {
     return a == b ? std::to_string(a) : std::to_string(a) + "/" + std::to_string(b);
@@ -107,7 +109,7 @@ std::string table_line(const BenchRow& ours, const std::vector<BenchRow>& rivals
                              name_of(s.dtype), static_cast<long long>(s.batch),
                              pair(s.heads_q, s.heads_kv).c_str(), pair(s.head_dim, s.head_dim_v).c_str(),
                              static_cast<long long>(s.seqlen_q), static_cast<long long>(s.seqlen_kv),
-                             mask_text(s).c_str(), ours.threads, kKernelWidth, ours.kernel.c_str());
+                             mask_text(s).c_str(), ours.threads, kernel_width(steps), ours.kernel.c_str());
   line += printed("%10.4g %7.4g %8.1f %6.1f %9s", ours.timing.median_ms, ours.timing.min_ms,
                   ours.point.decode ? ours.gbps() : 1e3 * ours.tflops(), ours.percent_of_peak(),
                   bytes_text(static_cast<double>(ours.workspace_bytes)).c_str());

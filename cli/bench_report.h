@@ -46,9 +46,10 @@ std::string csv_header();
 std::string csv_line(const BenchRow& row);
 
 // One line a point: ours, then what each rival takes relative to ours (above 1: ours is faster).
-// `rate`: what the column of rates holds: GFLOP/s, GB/s of a decode, or both.
-std::string table_header(const std::vector<std::string>& rivals, const char* rate = "GFLOP/s");
-std::string table_line(const BenchRow& ours, const std::vector<BenchRow>& rivals);
+// `rate`: what the column of rates holds: GFLOP/s, GB/s of a decode, or both. `steps`: some lines are steps.
+std::string table_header(const std::vector<std::string>& rivals, const char* rate = "GFLOP/s",
+                         bool steps = false);
+std::string table_line(const BenchRow& ours, const std::vector<BenchRow>& rivals, bool steps = false);
 
 }  // namespace tilewise::cli
 #endif  // TILEWISE_CLI_BENCH_REPORT_H_

@@ -179,7 +179,9 @@ TEST(Bench, RivalsRunOrSayWhyNot) {
 // directions.
 TEST(Bench, TheThreeStepRivalDoesTheSameWork) {
   if (const auto found = find_three_step(); !found) GTEST_SKIP() << found.status().message();
-  for (const char* direction : {"forward", "backward"}) {
+  for (const auto& [direction, rival] :
+       {std::pair("forward", "three-step"), std::pair("backward", "three-step"),
+        std::pair("backward", "three-step-again")}) {
     for (const std::vector<std::string>& shape : {std::vector<std::string>{"--causal"},
                                                   {"--window", "3,2"},
                                                   {"--heads-kv", "1"},
@@ -188,7 +190,7 @@ TEST(Bench, TheThreeStepRivalDoesTheSameWork) {
                                                   {"--seqlen-kv", "7", "--causal"},
                                                   {"--causal", "top-left"}}) {
       std::vector<std::string> words =
-          small({"--json", "--device", "reference", "--rivals", "three-step", "--direction", direction});
+          small({"--json", "--device", "reference", "--rivals", rival, "--direction", direction});
       words.insert(words.end(), shape.begin(), shape.end());
       const Outcome run = bench(words);
       ASSERT_EQ(run.status, kDone) << run.err;
@@ -197,6 +199,29 @@ TEST(Bench, TheThreeStepRivalDoesTheSameWork) {
           << direction << " " << shape[0] << ": " << run.rows()[1];
     }
   }
+}
+
+TEST(Bench, AStepIsItsForwardAndItsBackward) {
+  const Outcome run = bench(small({"--json", "--direction", "forward,backward,step", "--rivals",
+                                   "three-step,three-step-again,ggml", "--causal"}));
+  ASSERT_EQ(run.status, kDone) << run.err;
+  std::vector<Json> ours;
+  for (const Json& row : run.rows()) {
+    if (row["rival"].is_null()) ours.push_back(row);
+    if (row["rival"] == "three-step-again") {
+      EXPECT_EQ(row["not_run"].is_null(), row["direction"] == "backward" && find_three_step().ok()) << row;
+    }
+    EXPECT_FALSE(row["rival"] == "ggml" && row["direction"] == "step" && row["not_run"].is_null()) << row;
+  }
+  ASSERT_EQ(ours.size(), 3u);
+  EXPECT_EQ(ours[2]["direction"], "step");
+  EXPECT_EQ(ours[2]["kernel"],
+            ours[0]["kernel"].get<std::string>() + " + " + ours[1]["kernel"].get<std::string>());
+  const auto flops = [&](int i) {
+    return ours[i]["tflops"].get<double>() * ours[i]["ms_median"].get<double>();
+  };
+  EXPECT_NEAR(flops(2), flops(0) + flops(1), 1e-3 * flops(2));
+  EXPECT_GE(ours[2]["workspace_bytes"].get<int64_t>(), ours[1]["workspace_bytes"].get<int64_t>());
 }
 
 struct Refusal {
@@ -224,6 +249,9 @@ TEST(Bench, RefusesWithTheOptionWhatWasGivenAndWhatIsAccepted) {
       {{"--warmup", "-3"}, kBadInput, "--warmup"},
       {{"--json", "--csv"}, kBadInput, "--csv"},
       {{"--rivals", "nobody"}, kBadInput, "--rivals"},
+      {{"--direction", "step", "--kernel", "all"}, kBadInput, "--kernel"},
+      {{"--direction", "step", "--page-size", "16"}, kBadInput, "--page-size"},
+      {{"--direction", "step", "--device", "reference"}, kCannotRun, "--direction step"},
       {{"--kernel", "forward_of_nobody"}, kBadInput, "forward_of_nobody"},
       {{"--seqlen", "1000000", "--heads", "4096", "--head-dim", "512"}, kCannotRun, "needs"},
       {{"--nonsense"}, kBadInput, "--nonsense"},

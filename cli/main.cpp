@@ -42,11 +42,36 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
-// CLI11's own words where they are a sentence already; ours where they name neither option nor choice.
+// What an option takes, as a sentence has it.
+std::string accepted_by(const CLI::Option& option) {
+  const bool whole =
+      option.get_type_name().rfind("INT", 0) == 0 || option.get_type_name().rfind("UINT", 0) == 0;
+  const bool number = option.get_type_name().rfind("FLOAT", 0) == 0;
+  const std::string one = whole ? "a whole number" : number ? "a number" : "a value";
+  return option.get_delimiter() == ',' ? one + ", or several with commas between them" : one;
+}
+
+// "Could not convert: --seqlen = many" and "--window: 1 required INT missing" of CLI11; empty where the error
+// is another.
+std::string value_error(const CLI::App& command, const std::string& text) {
+  const std::string unreadable = "Could not convert: ";
+  const bool missing = text.find(" required ") != std::string::npos && text.rfind("--", 0) == 0;
+  if (!missing && text.rfind(unreadable, 0) != 0) return "";
+  const std::string rest = missing ? text : text.substr(unreadable.size());
+  const size_t end = rest.find_first_of(": ="), value = rest.find(" = ");
+  const CLI::Option* option = command.get_option_no_throw(rest.substr(0, end));
+  if (!option) return "";
+  const std::string given =
+      missing || value == std::string::npos ? "nothing" : "'" + rest.substr(value + 3) + "'";
+  return rest.substr(0, end) + " was given " + given + "; accepted is " + accepted_by(*option) + ".";
+}
+
+// CLI11's own words where they are a sentence already; ours where they say too little.
 int refuse(const CLI::App& app, const CLI::ParseError& error) {
   const auto chosen = app.get_subcommands();
   const CLI::App& command = chosen.empty() ? app : *chosen[0];
-  std::string text = error.what();
+  const std::string value = value_error(command, error.what());
+  std::string text = value.empty() ? error.what() : value;
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
     const auto extra = app.remaining(true);
     const std::string word = extra.empty() ? "" : extra[0];

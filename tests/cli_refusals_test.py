@@ -126,6 +126,19 @@ class Refusals(Command):
         done = self.attend(qkv(), "--device", "cpu", env={"TILEWISE_DEVICE": "cuda:99"})
         self.assertEqual(done.returncode, DONE, done.stderr)  # options come first
 
+    def test_values_of_other_subcommands(self):
+        for words, says in (
+                (["bench", "--seqlen", "many"], ["--seqlen", "'many'", "a whole number, or several"]),
+                (["bench", "--seqlen", "1,x"], ["--seqlen", "'1,x'", "whole number"]),
+                (["bench", "--repeats", "1.5"], ["--repeats", "'1.5'", "a whole number"]),
+                (["bench", "--window"], ["--window", "nothing", "several"]),
+                (["bench", "--direction", "sideways"], ["--direction", "sideways", "step"]),
+                (["verify", "--count", "x"], ["--count", "'x'", "a whole number"]),
+                (["tune", "--seconds", "x"], ["--seconds", "'x'", "a number"]),
+                (["plan", "--heads"], ["--heads", "nothing", "accepted is"])):
+            with self.subTest(words=words):
+                self.refused(self.run_words(*words), BAD_INPUT, *says)
+
     def test_subcommands(self):
         self.refused(self.run_words("atend"), BAD_INPUT, "'atend'", "attend")
         self.assertEqual(self.run_words().returncode, BAD_INPUT)

@@ -73,11 +73,16 @@ TEST_F(CudaBackward, DeterministicBitsDoNotChangeUnderLoad) {
       "name=b batch=2 heads_q=2 seqlen_q=257 window=100,20 softcap=9 alibi=h",
       "name=c batch=2 heads_q=2 seqlen_q=200 bias=11qk:random mask=b11k:random:0.7 dropout=0.2 sinks=random",
       "name=d heads_q=3 seqlen_q=500 seqlen_kv=700"};
-  const char* const dims[] = {"head_dim=64", "head_dim=96", "head_dim=128", "head_dim=192 head_dim_v=128",
-                              "head_dim=256"};
+  const struct {
+    const char* dim;
+    DType dtype;
+  } rows[] = {{"head_dim=64", DType::bf16},  {"head_dim=96", DType::bf16},
+              {"head_dim=128", DType::bf16}, {"head_dim=192 head_dim_v=128", DType::bf16},
+              {"head_dim=256", DType::bf16}, {"head_dim=64", DType::f32},
+              {"head_dim=128", DType::f32}};
   for (const char* line : lines) {
-    for (const char* dim : dims) {
-      DeviceCall call(cat(line, " deterministic=1 ", dim), DType::bf16, kBackward);
+    for (const auto& [dim, dtype] : rows) {
+      DeviceCall call(cat(line, " deterministic=1 ", dim), dtype, kBackward);
       const Expectation expected = call.expectation();
       const auto chosen = plan_of(call);
       ASSERT_TRUE(chosen.ok()) << chosen.status().message();

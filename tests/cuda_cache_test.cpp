@@ -46,7 +46,9 @@ TEST_F(CudaCache, PlacesChangeNoBit) {
         "name=prefill batch=2 heads_q=8 heads_kv=2 seqlen_q=40 seqlen_kv=330 head_dim=128 "
         "causal=bottom-right",
         "name=wide batch=2 heads_q=4 heads_kv=1 seqlen_q=2 seqlen_kv=1500 head_dim=112 softcap=8 "
-        "sinks=random"}) {
+        "sinks=random",
+        "name=latent batch=2 heads_q=20 heads_kv=1 seqlen_q=2 seqlen_kv=300 head_dim=576 head_dim_v=512 "
+        "kv_lengths=300,77"}) {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
       CaseData plain(*parse_case(line), dtype, 3);
       const Expectation answer = expect_forward(plain.params(kForward));
@@ -94,7 +96,15 @@ TEST_F(CudaCache, SkewedBatches) {
         "name=padding batch=3 heads_q=8 heads_kv=2 seqlen_q=6 seqlen_kv=1200 head_dim=128 q_lengths=6,0,3 "
         "kv_lengths=1200,50,700 window=600,-1 causal=bottom-right alibi=h",
         "name=packed heads_q=8 heads_kv=2 cu_seqlens_q=0,1,9,9,10 seqlen_kv=1500 head_dim=64 page_size=3 "
-        "kv_lengths=1500,50,9,800 causal=bottom-right"}) {
+        "kv_lengths=1500,50,9,800 causal=bottom-right",
+        "name=rows batch=4 heads_q=8 heads_kv=2 seqlen_q=18 seqlen_kv=2100 head_dim=128 page_size=16 "
+        "causal=bottom-right kv_lengths=2100,30,0,1100",
+        "name=d256 batch=4 heads_q=6 heads_kv=2 seqlen_q=2 seqlen_kv=1900 head_dim=256 sinks=random "
+        "causal=bottom-right window=1500,-1 kv_lengths=1900,3,0,40",
+        "name=d200 batch=2 heads_q=6 heads_kv=1 seqlen_q=13 seqlen_kv=1100 head_dim=200 head_dim_v=136 "
+        "page_size=1 softcap=7 alibi=h kv_lengths=1100,1024",
+        "name=latent batch=3 heads_q=40 heads_kv=1 seqlen_q=2 seqlen_kv=1200 head_dim=576 head_dim_v=512 "
+        "causal=bottom-right kv_lengths=1200,3,500"}) {
     for (const bool invariant : {false, true}) {
       DeviceCall call(line, DType::bf16);
       const Plan made = split_plan(call, invariant);
@@ -103,6 +113,44 @@ TEST_F(CudaCache, SkewedBatches) {
       for (int again = 0; again < 3; ++again)
         ASSERT_EQ(forward(shared_context().context(), made, call.tensors, *workspace).message(), "") << line;
       call.check(cat(line, invariant ? " batch-invariant" : ""));
+    }
+  }
+}
+
+// Latent attention: v is the beginning of k's rows, and shares their storage.
+TEST_F(CudaCache, ValuesInTheirKeys) {
+  for (const std::string line :
+       {"name=a batch=3 heads_q=16 heads_kv=1 seqlen_q=1 seqlen_kv=1500 head_dim=576 head_dim_v=512 "
+        "kv_lengths=1500,1,70",
+        "name=b batch=2 heads_q=128 heads_kv=1 seqlen_q=1 seqlen_kv=300 head_dim=576 head_dim_v=512 "
+        "page_size=64 kv_lengths=300,129",
+        "name=c batch=1 heads_q=16 heads_kv=1 seqlen_q=3 seqlen_kv=2100 head_dim=576 head_dim_v=512 "
+        "page_size=3 causal=bottom-right sinks=random",
+        "name=d batch=2 heads_q=6 heads_kv=1 seqlen_q=1 seqlen_kv=100 head_dim=320 head_dim_v=256"}) {
+    for (const bool invariant : {false, true}) {
+      for (const DType dtype : {DType::f16, DType::bf16}) {
+        DeviceCall call(line, dtype);
+        const int64_t dim = call.tensors.k.shape[3], dim_v = call.tensors.v.shape[3];
+        const int64_t rows = call.tensors.k.shape[0] * call.tensors.k.shape[1];
+        const auto* k = static_cast<const uint16_t*>(call.data.k.data());
+        auto* v = static_cast<uint16_t*>(call.data.v.data());
+        for (int64_t row = 0; row < rows; ++row) std::copy_n(k + row * dim, dim_v, v + row * dim_v);
+        call.data.v.remember();
+        call.tensors.v = call.tensors.k;
+        call.tensors.v.shape[3] = dim_v;
+        const Plan made = split_plan(call, invariant);
+        auto workspace = Workspace::make(made);
+        ASSERT_TRUE(workspace.ok());
+        for (int again = 0; again < 2; ++again)
+          ASSERT_EQ(forward(shared_context().context(), made, call.tensors, *workspace).message(), "");
+        ASSERT_EQ(cuda::synchronize(0).message(), "");
+        for (CaseTensor* t : {&call.data.o, &call.data.lse}) {
+          if (!t->present()) continue;
+          ASSERT_EQ(call.mirror.download(t->memory(), t->memory_bytes()).message(), "");
+        }
+        const Comparison worst = compare_outputs(call.data, kForward, call.expectation());
+        EXPECT_TRUE(worst.passed()) << line << (invariant ? " batch-invariant: " : ": ") << worst.text;
+      }
     }
   }
 }

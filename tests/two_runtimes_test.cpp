@@ -14,6 +14,19 @@ TEST(TwoRuntimes, BothAnswerAlike) {
   EXPECT_EQ(DeviceInfo::query(TILEWISE_CUDA, 0).ok(), found);
 }
 
+TEST(TwoRuntimes, AFaultlessDeviceIsWaitedFor) {
+  EXPECT_TRUE(DeviceInfo().wait().ok()) << "the CPU has nothing to wait for";
+  EXPECT_EQ(tilewise_device_wait(7, 0, nullptr), TILEWISE_INVALID);
+  const auto device = DeviceInfo::query(TILEWISE_CUDA, 0);
+  if (device) {
+    EXPECT_TRUE(device->wait().ok()) << device->wait().message();
+  } else {
+    tilewise_error error;
+    EXPECT_NE(tilewise_device_wait(TILEWISE_CUDA, 0, &error), TILEWISE_OK);
+    EXPECT_EQ(device.status().message(), error.message);
+  }
+}
+
 // Memory of the program's runtime is good for the library's: they share the device's context.
 TEST(TwoRuntimes, PointersAreGoodForBoth) {
   if (!DeviceInfo::query(TILEWISE_CUDA, 0))

@@ -185,7 +185,7 @@ class GgmlRival : public Rival {
            p.batch * p.seqlen_kv * p.heads_kv * (p.head_dim + p.head_dim_v) * wide +
            (masked ? 2 * p.seqlen_q * p.seqlen_kv : 0) + 4096;
   }
-  Expected<std::unique_ptr<RivalCall>> bind(const Problem& problem, const Tensors& tensors, int threads,
+  Expected<std::unique_ptr<RivalCall>> bind(const Problem& problem, bool, const Tensors& tensors, int threads,
                                             Executor&) override {
     if (problem.direction != TILEWISE_FORWARD)
       return Status(Code::unsupported, "ggml has no backward of flash_attn_ext");

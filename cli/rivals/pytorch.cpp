@@ -78,14 +78,14 @@ Expected<ForeignTimer> find_pytorch(const std::string& folder) {
     if (!fs::exists(file, error)) return Status(Code::unsupported, file.string() + " is not there");
   const std::string start =
       quoted(python.string()) + " " + quoted(script.string()) + " --library " + quoted(library.string());
-  return ForeignTimer([start](const Problem& p, const char* kernel, int threads, int repeats,
+  return ForeignTimer([start](const Problem& p, bool step, const char* kernel, int threads, int repeats,
                               uint64_t seed) -> Expected<ForeignTimes> {
     if (const std::string why = lacks(p); !why.empty()) return Status(Code::unsupported, why);
     const auto number = [](const char* option, auto value) {
       return std::string(option) + std::to_string(value);
     };
-    const std::string command = start + (p.direction == TILEWISE_BACKWARD ? " --direction backward" : "") +
-                                (p.causal ? " --causal" : "") + " --dtype " +
+    const char* way = step ? "step" : p.direction == TILEWISE_BACKWARD ? "backward" : "forward";
+    const std::string command = start + " --direction " + way + (p.causal ? " --causal" : "") + " --dtype " +
                                 name_of(static_cast<DType>(p.dtype_q)) + " --kernel " + quoted(kernel) +
                                 number(" --batch ", p.batch) + number(" --heads ", p.heads_q) +
                                 number(" --head-dim ", p.head_dim) + number(" --seqlen ", p.seqlen_q) +

@@ -31,8 +31,8 @@ class Rival {
   virtual std::string what() const = 0;  // library, version, how it is used: the row's `kernel`
   virtual int64_t scratch_bytes(const Problem& problem, int threads) const = 0;
   // A refusal is the reason for "not run". `executor` spreads heads where the rival has no threads of its
-  // own.
-  virtual Expected<std::unique_ptr<RivalCall>> bind(const Problem& problem, const Tensors& tensors,
+  // own. `step`: the forward of a backward problem, too, before it.
+  virtual Expected<std::unique_ptr<RivalCall>> bind(const Problem& problem, bool step, const Tensors& tensors,
                                                     int threads, Executor& executor) = 0;
 };
 
@@ -43,8 +43,8 @@ struct ForeignTimes {
   double min_ms = 0, median_ms = 0, max_ms = 0;
   int repeats = 0;
 };
-using ForeignTimer = std::function<Expected<ForeignTimes>(const Problem& problem, const char* kernel,
-                                                          int threads, int repeats, uint64_t seed)>;
+using ForeignTimer = std::function<Expected<ForeignTimes>(
+    const Problem& problem, bool step, const char* kernel, int threads, int repeats, uint64_t seed)>;
 
 struct RivalEntry {
   std::string name;
@@ -54,7 +54,7 @@ struct RivalEntry {
   bool present() const { return rival || foreign; }
 };
 
-// "three-step", "ggml", "pytorch", "cudnn", in this order; `wanted` empty = all.
+// "three-step", "three-step-again", "ggml", "pytorch", "cudnn", in this order; `wanted` empty = all.
 std::vector<std::string> rival_names();
 std::vector<RivalEntry> find_rivals(const std::vector<std::string>& wanted);
 
@@ -62,7 +62,8 @@ std::vector<RivalEntry> find_rivals(const std::vector<std::string>& wanted);
 // are.
 double largest_difference(const tilewise_tensor& ours, const float* theirs);
 
-Expected<std::unique_ptr<Rival>> find_three_step();
+// `again`: its backward from what ours is given: P is made again from q, k and lse instead of kept.
+Expected<std::unique_ptr<Rival>> find_three_step(bool again = false);
 // `folder`: where scripts/rivals.sh put it ("" = only the system's library path).
 Expected<std::unique_ptr<Rival>> find_ggml(const std::string& folder);
 

@@ -19,6 +19,7 @@ std::filesystem::path rivals_folder() {
 
 Expected<std::unique_ptr<Rival>> find_rival(const std::string& name) {
   if (name == "three-step") return find_three_step();
+  if (name == "three-step-again") return find_three_step(true);
   if (name == "ggml") return find_ggml((rivals_folder() / "ggml").string());
   return Status(Code::unsupported, "cuDNN needs an NVIDIA GPU, and this version runs on CPUs");
 }
@@ -42,7 +43,9 @@ void SharedLibrary::close() {
   handle_ = nullptr;
 }
 
-std::vector<std::string> rival_names() { return {"three-step", "ggml", "pytorch", "cudnn"}; }
+std::vector<std::string> rival_names() {
+  return {"three-step", "three-step-again", "ggml", "pytorch", "cudnn"};
+}
 
 std::vector<RivalEntry> find_rivals(const std::vector<std::string>& wanted) {
   std::vector<RivalEntry> entries;

@@ -74,6 +74,24 @@ float exponentials(float* x, int64_t lo, int64_t hi, int64_t count) {
   return hn::GetLane(hn::SumOfLanes(tag, hn::Add(sum0, sum1)));
 }
 
+void weights(float* x, float lse, int64_t lo, int64_t hi, int64_t count) {
+  const Tag tag;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(tag));
+  hi = std::max(lo, hi);
+  constexpr float kLog2E = 1.44269504f;
+  const Vec slope = hn::Set(tag, kLog2E), shift = hn::Set(tag, -lse * kLog2E);
+  int64_t i = lo;
+  for (; i + lanes <= hi; i += lanes)
+    hn::StoreU(exp2_of(tag, hn::MulAdd(hn::LoadU(tag, x + i), slope, shift)), tag, x + i);
+  if (i < hi) {
+    const auto mask = hn::FirstN(tag, static_cast<size_t>(hi - i));
+    const Vec y = exp2_of(tag, hn::MulAdd(hn::MaskedLoad(mask, tag, x + i), slope, shift));
+    hn::BlendedStore(y, mask, tag, x + i);
+  }
+  std::memset(x, 0, static_cast<size_t>(lo) * sizeof(float));
+  std::memset(x + hi, 0, static_cast<size_t>(count - hi) * sizeof(float));
+}
+
 void scale(float* x, int64_t count, float factor) {
   const Tag tag;
   const auto lanes = static_cast<int64_t>(hn::Lanes(tag));
@@ -106,7 +124,7 @@ void score_gradient(float* dp, const float* p, float delta, int64_t count) {
   for (; i < count; ++i) dp[i] = p[i] * (dp[i] - delta);
 }
 
-SoftmaxSteps steps() { return {&exponentials, &scale, &dot, &score_gradient}; }
+SoftmaxSteps steps() { return {&exponentials, &weights, &scale, &dot, &score_gradient}; }
 
 }  // namespace tilewise::cli::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -10,6 +10,8 @@ struct SoftmaxSteps {
   // x[lo, hi) becomes exp(x - max); everything else in [0, count) becomes 0. Returns the sum (0 where hi <=
   // lo).
   float (*exponentials)(float* x, int64_t lo, int64_t hi, int64_t count);
+  // The same from the row's log-sum-exp: exp(x - lse), which needs no maximum, no sum and no scaling.
+  void (*weights)(float* x, float lse, int64_t lo, int64_t hi, int64_t count);
   void (*scale)(float* x, int64_t count, float factor);
   float (*dot)(const float* a, const float* b, int64_t count);
   // dp becomes p * (dp - delta).

@@ -1,7 +1,8 @@
 // Three-step attention on the platform's BLAS: S = Q K^T, softmax, O = P V, a whole score matrix a head. BLAS
 // runs single-threaded and heads are spread over our threads, which is faster than a BLAS that spreads each
-// product. Backward keeps P from the forward pass, as training frameworks do: four products instead of our
-// five.
+// product. Backward keeps P from the forward pass, as training frameworks do without a fused kernel: four
+// products instead of our five, and S^2 numbers a head in memory between the calls. `again` is the backward
+// from what ours is given: q, k, v, o, lse and dO, five products.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -30,30 +31,35 @@ int as_int(int64_t n) { return static_cast<int>(n); }
 
 class ThreeStepCall : public RivalCall {
  public:
-  ThreeStepCall(const Blas& blas, const SoftmaxSteps& steps, const Problem& problem, const Tensors& tensors,
-                int threads, Executor& executor)
-      : blas_(blas), steps_(steps), p_(problem), t_(tensors), threads_(threads), executor_(executor) {}
+  ThreeStepCall(const Blas& blas, const SoftmaxSteps& steps, const Problem& problem, bool step, bool again,
+                const Tensors& tensors, int threads, Executor& executor)
+      : blas_(blas),
+        steps_(steps),
+        p_(problem),
+        step_(step),
+        again_(again),
+        t_(tensors),
+        threads_(threads),
+        executor_(executor) {}
 
   bool allocate() {
     const int64_t matrix = p_.seqlen_q * p_.seqlen_kv,
                   of_o = p_.batch * p_.seqlen_q * p_.heads_q * p_.head_dim_v;
+    const int64_t kept = again_ ? threads_ : p_.batch * p_.heads_q;
     if (!take(scores_, threads_ * matrix) || !take(o_, of_o)) return false;
     if (p_.direction == TILEWISE_FORWARD) return true;
     const int64_t of_q = p_.batch * p_.seqlen_q * p_.heads_q * p_.head_dim;
     const int64_t of_k = p_.batch * p_.seqlen_kv * p_.heads_kv * p_.head_dim;
     const int64_t of_v = p_.batch * p_.seqlen_kv * p_.heads_kv * p_.head_dim_v;
-    if (!take(weights_, p_.batch * p_.heads_q * matrix) || !take(dq_, of_q) || !take(dk_, of_k) ||
-        !take(dv_, of_v))
+    if (!take(weights_, kept * matrix) || !take(dq_, of_q) || !take(dk_, of_k) || !take(dv_, of_v))
       return false;
-    forward();
+    if (!again_) forward();
     return true;
   }
 
   Status run() override {
-    if (p_.direction == TILEWISE_FORWARD)
-      forward();
-    else
-      backward();
+    if (step_ || p_.direction == TILEWISE_FORWARD) forward();
+    if (p_.direction == TILEWISE_BACKWARD) backward();
     return {};
   }
   const float* result() const override { return data(p_.direction == TILEWISE_FORWARD ? o_ : dq_); }
@@ -106,20 +112,35 @@ class ThreeStepCall : public RivalCall {
   void backward() {
     executor_.run(p_.batch * p_.heads_kv, threads_, [&](int64_t task, int worker) {
       const int64_t b = task / p_.heads_kv, kv_head = task % p_.heads_kv, group = p_.heads_q / p_.heads_kv;
-      for (int64_t g = 0; g < group; ++g)
-        backward_head(b, kv_head * group + g, kv_head, data(scores_) + worker * p_.seqlen_q * p_.seqlen_kv,
-                      g == 0 ? 0.0f : 1.0f);
+      const int64_t matrix = p_.seqlen_q * p_.seqlen_kv;
+      for (int64_t g = 0; g < group; ++g) {
+        const int64_t h = kv_head * group + g;
+        float* weights = data(weights_) + (again_ ? worker : b * p_.heads_q + h) * matrix;
+        if (again_) make_weights(b, h, kv_head, weights);
+        const float* o = again_ ? head(t_.o, b, h) : head(o_, t_.o, b, h);
+        backward_head(b, h, kv_head, weights, o, data(scores_) + worker * matrix, g == 0 ? 0.0f : 1.0f);
+      }
     });
   }
 
-  void backward_head(int64_t b, int64_t h, int64_t kv_head, float* ds, float keep) {
+  void make_weights(int64_t b, int64_t h, int64_t kv_head, float* weights) {
+    const int rows = as_int(p_.seqlen_q), keys = as_int(p_.seqlen_kv);
+    const float* lse = static_cast<const float*>(t_.lse.data) + (b * p_.heads_q + h) * p_.seqlen_q;
+    blas_.sgemm(kRowMajor, kAsIs, kTransposed, rows, keys, as_int(p_.head_dim), scale(), head(t_.q, b, h),
+                as_int(t_.q.stride[1]), head(t_.k, b, kv_head), as_int(t_.k.stride[1]), 0.0f, weights, keys);
+    for (int64_t i = 0; i < rows; ++i) {
+      const auto [lo, hi] = keys_of(i);
+      steps_.weights(weights + i * keys, lse[i], lo, hi, keys);
+    }
+  }
+
+  void backward_head(int64_t b, int64_t h, int64_t kv_head, const float* weights, const float* o, float* ds,
+                     float keep) {
     const int rows = as_int(p_.seqlen_q), keys = as_int(p_.seqlen_kv), d = as_int(p_.head_dim),
               d_v = as_int(p_.head_dim_v);
     const int row_q = as_int(t_.q.stride[1]), row_k = as_int(t_.k.stride[1]), row_v = as_int(t_.v.stride[1]),
               row_o = as_int(t_.o.stride[1]);
-    const float* weights = data(weights_) + (b * p_.heads_q + h) * p_.seqlen_q * p_.seqlen_kv;
     const float* dout = head(t_.dout, b, h);
-    const float* o = head(o_, t_.o, b, h);
     blas_.sgemm(kRowMajor, kTransposed, kAsIs, keys, d_v, rows, 1.0f, weights, keys, dout, row_o, keep,
                 head(dv_, t_.v, b, kv_head), row_v);
     blas_.sgemm(kRowMajor, kAsIs, kTransposed, rows, keys, d_v, 1.0f, dout, row_o, head(t_.v, b, kv_head),
@@ -149,32 +170,39 @@ class ThreeStepCall : public RivalCall {
   const Blas& blas_;
   const SoftmaxSteps& steps_;
   const Problem p_;
+  const bool step_, again_;
   const Tensors t_;
   const int threads_;
   Executor& executor_;
-  Buffer scores_, weights_, o_, dq_, dk_, dv_;
+  Buffer scores_, weights_, o_, dq_, dk_, dv_;  // scores_: a matrix a thread; weights_: a head, or a thread
 };
 
 class ThreeStep : public Rival {
  public:
-  ThreeStep(Blas blas, uint64_t isa) : blas_(std::move(blas)), steps_(softmax_steps(isa)) {}
-  const char* name() const override { return "three-step"; }
-  std::string what() const override { return blas_.what; }
+  ThreeStep(Blas blas, uint64_t isa, bool again)
+      : blas_(std::move(blas)), steps_(softmax_steps(isa)), again_(again) {}
+  const char* name() const override { return again_ ? "three-step-again" : "three-step"; }
+  std::string what() const override {
+    return blas_.what + (again_ ? "; backward makes P again" : "; P kept for backward");
+  }
 
   int64_t scratch_bytes(const Problem& p, int threads) const override {
     const bool backward = p.direction == TILEWISE_BACKWARD;
-    const int64_t matrices = threads + (backward ? p.batch * p.heads_q : 0);
+    const int64_t kept = again_ ? threads : p.batch * p.heads_q, matrices = threads + (backward ? kept : 0);
     const int64_t outputs =
         p.batch * (p.seqlen_q * p.heads_q * (p.head_dim_v + (backward ? p.head_dim : 0)) +
                    (backward ? p.seqlen_kv * p.heads_kv * (p.head_dim + p.head_dim_v) : 0));
     return 4 * (matrices * p.seqlen_q * p.seqlen_kv + outputs);
   }
 
-  Expected<std::unique_ptr<RivalCall>> bind(const Problem& problem, const Tensors& tensors, int threads,
-                                            Executor& executor) override {
+  Expected<std::unique_ptr<RivalCall>> bind(const Problem& problem, bool step, const Tensors& tensors,
+                                            int threads, Executor& executor) override {
     if (problem.dtype_q != TILEWISE_F32)
       return Status(Code::unsupported, "BLAS has no product of 16-bit tensors");
-    auto call = std::make_unique<ThreeStepCall>(blas_, steps_, problem, tensors, threads, executor);
+    if (again_ && (step || problem.direction == TILEWISE_FORWARD))
+      return Status(Code::unsupported, "is three-step itself but in backward");
+    auto call =
+        std::make_unique<ThreeStepCall>(blas_, steps_, problem, step, again_, tensors, threads, executor);
     if (!call->allocate()) return Status(Code::out_of_memory, "its score matrices do not fit into memory");
     return std::unique_ptr<RivalCall>(std::move(call));
   }
@@ -182,6 +210,7 @@ class ThreeStep : public Rival {
  private:
   Blas blas_;
   SoftmaxSteps steps_;
+  bool again_;
 };
 
 // An OpenBLAS older than the processor falls back to its oldest kernels, which would be no rival: it is
@@ -207,7 +236,7 @@ Expected<SharedLibrary> open_blas(uint64_t isa) {
 
 }  // namespace
 
-Expected<std::unique_ptr<Rival>> find_three_step() {
+Expected<std::unique_ptr<Rival>> find_three_step(bool again) {
   auto device = DeviceInfo::query();
   if (!device) return device.status();
   auto library = open_blas(device->isa);
@@ -228,7 +257,7 @@ Expected<std::unique_ptr<Rival>> find_three_step() {
     if (library->find(core, "openblas_get_corename")) blas.what += std::string(" ") + core();
     blas.what += ", vector softmax";
   }
-  return std::unique_ptr<Rival>(std::make_unique<ThreeStep>(std::move(blas), device->isa));
+  return std::unique_ptr<Rival>(std::make_unique<ThreeStep>(std::move(blas), device->isa, again));
 }
 
 }  // namespace tilewise::cli

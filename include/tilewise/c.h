@@ -294,6 +294,10 @@ typedef enum tilewise_isa {
 
 TILEWISE_API tilewise_code tilewise_device_query(int32_t kind, int32_t index, tilewise_device_info* device,
                                                  tilewise_error* error);
+/* Waits until all streams of the device are idle, and reports a fault of what ran there: launches return
+ * before their work is done. For programs that do not link CUDA themselves. On the CPU there is nothing to
+ * wait for. */
+TILEWISE_API tilewise_code tilewise_device_wait(int32_t kind, int32_t index, tilewise_error* error);
 
 typedef struct tilewise_limits {
   int64_t max_workspace_bytes; /* -1 = no limit */

@@ -19,6 +19,11 @@ struct DeviceInfo : tilewise_device_info {
       return detail::make_status(code, error);
     return device;
   }
+  // Until all its streams are idle; the error is of what ran there. Launches return before that.
+  Status wait() const {
+    tilewise_error error;
+    return detail::make_status(tilewise_device_wait(kind, index, &error), error);
+  }
 };
 
 struct Limits : tilewise_limits {

@@ -68,6 +68,16 @@ nb::dict device(int32_t kind, int32_t index) {
   return result;
 }
 
+void wait(int index) {
+  tilewise_error error;
+  tilewise_code code;
+  {
+    const nb::gil_scoped_release release;
+    code = tilewise_device_wait(TILEWISE_CUDA, index, &error);
+  }
+  raise_if_refused(code, error);
+}
+
 std::string text_of(const tilewise_plan& p) {
   tilewise::Plan plan;
   static_cast<tilewise_plan&>(plan) = p;
@@ -108,6 +118,7 @@ void bind_plan(nb::module_& m) {
       },
       "One line a kernel.");
   m.def("device", &device, "What planning knows of a device: kind 0 = CPU, 1 = CUDA.");
+  m.def("wait", &wait, "Until a CUDA device is idle; raises what failed there.");
   m.def(
       "threads",
       [](int32_t threads) {

@@ -58,9 +58,9 @@ class Dense(WithTorch):
         cu = torch.tensor([0, 9, 18], dtype=torch.int32), torch.tensor([0, 12, 24], dtype=torch.int32)
         packed = *(x.flatten(0, 1) for x in (self.q, self.k, self.v)), *cu, 9, 12
         for call in (fa2.flash_attn_func, fa3.flash_attn_func, fa2.flash_attn_varlen_func, fa3.flash_attn_varlen_func):
-            arrays = packed if "varlen" in call.__name__ else (self.q, self.k, self.v)
+            arrays, way = (packed, "apply") if "varlen" in call.__name__ else ((self.q, self.k, self.v), "apply_plain")
             for given in (False, True):
-                with mock.patch.object(tilewise.torch, "apply", wraps=tilewise.torch.apply) as seen:
+                with mock.patch.object(tilewise.torch, way, wraps=getattr(tilewise.torch, way)) as seen:
                     call(*arrays, deterministic=given)
                 self.assertEqual(seen.call_args.args[-2], given)
 

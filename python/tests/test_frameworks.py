@@ -135,15 +135,6 @@ class Jax(unittest.TestCase):
             self.assertEqual((o.dtype, o.shape, lse.dtype), (dtype, (2, 37, 4, 24), "float32"))
             self.assertTrue(tilewise.verify(*arrays).passed)
 
-    def test_on_a_gpu_is_refused(self):
-        import jax
-
-        if jax.default_backend() == "cpu":
-            self.skipTest("JAX sees no GPU")
-        q = jax.numpy.ones((1, 2, 1, 4))
-        with self.assertRaisesRegex(ValueError, "q is a JAX array on a CUDA device; accepted: JAX arrays on the CPU"):
-            tilewise.attention(q, q, q)
-
     def test_under_jit_is_refused(self):
         import jax
 

@@ -103,6 +103,16 @@ def make_problem(direction, layout, causal, q_offset, offset_is_array, window_si
     return problem, offset
 
 
+def plain_problem(layout, causal, window_size, softmax_scale, softcap, dropout_p, seqlen_q, seqlen_kv, batch_invariant, scale_rows):
+    """The Problem of a forward without optional arrays."""
+    scalars = (_core.FORWARD, layout, causal, None, False, window_size, softmax_scale, softcap, dropout_p, False, seqlen_q, seqlen_kv,
+               False, batch_invariant, False, scale_rows)
+    try:
+        return make_problem(*scalars)[0]
+    except TypeError:  # not hashable, as a list, or wrong: then this says how
+        return make_problem.__wrapped__(*scalars)[0]
+
+
 OPTIONAL = ("bias", "mask", "q_lengths", "kv_lengths", "kv_starts", "q_offset", "page_table", "cache_batch_idx",
             "cu_seqlens_q", "cu_seqlens_kv", "segment_ids_q", "segment_ids_kv", "kv_ranges", "alibi_slopes", "sinks",
             "dropout_state", "k_scales", "v_scales")
@@ -124,12 +134,19 @@ def complete(q, k, v, layout="bshd", causal=False, window_size=None, softmax_sca
         problem, offset = make_problem(*scalars)
     except TypeError:  # not hashable, as a list, or wrong: then this says how
         problem, offset = make_problem.__wrapped__(*scalars)
-    arrays = {"q": framework.read(q), "k": read("k", k), "v": read("v", v)}
-    for name, array in zip(OPTIONAL, (bias, mask, q_lengths, kv_lengths, kv_starts, q_offset if is_array else None,
-                                      page_table, cache_batch_idx, cu_seqlens_q, cu_seqlens_kv, segment_ids_q,
-                                      segment_ids_kv, kv_ranges, alibi_slopes, sinks, dropout_state, k_scales, v_scales)):
-        if array is not None:
-            arrays[name] = read(name, array)
+    if type(k) is type(v) is type(q):
+        arrays = {"q": framework.read(q), "k": framework.read(k), "v": framework.read(v)}
+    else:
+        arrays = {"q": framework.read(q), "k": read("k", k), "v": read("v", v)}
+    # Plain calls look at none of these: walking over them costs microseconds.
+    if not (bias is mask is q_lengths is kv_lengths is kv_starts is q_offset is page_table is cache_batch_idx is cu_seqlens_q
+            is cu_seqlens_kv is segment_ids_q is segment_ids_kv is kv_ranges is alibi_slopes is sinks is dropout_state
+            is k_scales is v_scales is None):
+        for name, array in zip(OPTIONAL, (bias, mask, q_lengths, kv_lengths, kv_starts, q_offset if is_array else None,
+                                          page_table, cache_batch_idx, cu_seqlens_q, cu_seqlens_kv, segment_ids_q,
+                                          segment_ids_kv, kv_ranges, alibi_slopes, sinks, dropout_state, k_scales, v_scales)):
+            if array is not None:
+                arrays[name] = read(name, array)
     cuda = framework.is_cuda(q)
     setting = (layout == "bhsd", True, framework.stream(q), 0) if cuda else (layout == "bhsd", False, 0, framework.threads())
     return Arguments(problem, arrays, framework, Setting._make(setting),

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from . import _core
-from ._arguments import Setting, complete, output_shapes, refused, with_bits
+from ._arguments import Setting, complete, output_shapes, plain_problem, refused, with_bits
 from ._frameworks import describe, framework_of
 
 
@@ -62,6 +62,15 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", causal: bool | st
     >>> np.exp(lse[0, 0]).round(3).tolist()
     [1.0, 2.0, 3.0]
     """
+    # What costs as much as a small call is to carry absent arrays along.
+    if type(q) is type(k) is type(v) and (
+            bias is mask is q_lengths is kv_lengths is kv_starts is q_offset is page_table is cache_batch_idx
+            is cu_seqlens_q is cu_seqlens_kv is segment_ids_q is segment_ids_kv is kv_ranges is alibi_slopes is sinks
+            is dropout_state is dropout_seed is k_scales is v_scales is None):
+        framework = framework_of("q", q)
+        if len(q.shape) == len(k.shape) == len(v.shape) == 4 and not framework.tracks(q, k, v):
+            return _plain(framework, q, k, v, out, return_lse, layout, causal, window_size, softmax_scale, softcap, dropout_p,
+                          seqlen_q, seqlen_kv, batch_invariant, scale_rows)
     arguments = complete(q, k, v, layout, causal, window_size, softmax_scale, softcap, bias, mask, q_lengths, kv_lengths,
                          kv_starts, q_offset, page_table, cache_batch_idx, cu_seqlens_q, cu_seqlens_kv, seqlen_q,
                          seqlen_kv, segment_ids_q, segment_ids_kv, kv_ranges, alibi_slopes, sinks, dropout_p, dropout_seed,
@@ -89,6 +98,25 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", causal: bool | st
         arrays["lse"] = framework.empty(q, lse_shape, "float32")
     try:
         _core.attention(arguments.problem, with_bits(arrays), *arguments.setting, *arguments.scalars)
+    except (TypeError, ValueError) as error:
+        raise refused(error, arrays, {"o": "out"}) from None
+    o = out if out is not None else framework.result(arrays["o"])
+    return (o, framework.result(arrays["lse"])) if return_lse else o
+
+
+def _plain(framework: Any, q: Any, k: Any, v: Any, out: Any, return_lse: bool, layout: str, *scalars: Any) -> Any:
+    """attention() of q, k and v of one framework, nothing else."""
+    problem = plain_problem(layout, *scalars)
+    arrays = {"q": framework.read(q), "k": framework.read(k), "v": framework.read(v)}
+    shape, columns, bhsd, cuda = q.shape, v.shape[-1], layout == "bhsd", framework.is_cuda(q)
+    if out is None:
+        arrays["o"] = framework.empty(q, shape if shape[-1] == columns else (*shape[:-1], columns))
+    else:
+        arrays["o"] = writable("out", out)
+    if return_lse:
+        arrays["lse"] = framework.empty(q, shape[:3] if bhsd else (shape[0], shape[2], shape[1]), "float32")
+    try:
+        _core.attention(problem, arrays, bhsd, cuda, framework.stream(q) if cuda else 0, 0 if cuda else framework.threads(), 0, 0, 0)
     except (TypeError, ValueError) as error:
         raise refused(error, arrays, {"o": "out"}) from None
     o = out if out is not None else framework.result(arrays["o"])

@@ -6,6 +6,8 @@ Frameworks are never imported here. A type is looked up once: its framework is i
 import sys
 from typing import Any
 
+from . import _core
+
 
 class Framework:
     """Arrays that follow the array API standard: `q.__array_namespace__()` makes outputs."""
@@ -81,7 +83,10 @@ class Torch(Framework):
         return sys.modules["torch"].get_num_threads()
 
     def tracks(self, *arrays):
-        return any(getattr(x, "requires_grad", False) for x in arrays) and sys.modules["torch"].is_grad_enabled()
+        for x in arrays:
+            if x is not None and getattr(x, "requires_grad", False):
+                return sys.modules["torch"].is_grad_enabled()
+        return False
 
 
 class CuPy(Framework):
@@ -100,18 +105,22 @@ class CuPy(Framework):
 
 
 class Jax(Framework):
-    """Its arrays cannot be written, so results are made by NumPy and handed over."""
+    """Its arrays are not written once anybody has seen them. So on a CPU results are made by NumPy and handed over; on a GPU
+    they are new arrays, written before the caller gets them. JAX tells nobody its streams: the call waits for the result.
+    """
 
     name = "jax"
 
     def empty(self, like, shape, dtype=None):
-        if self.is_cuda(like):
-            raise ValueError("q is a JAX array on a CUDA device; accepted: JAX arrays on the CPU (JAX has no array that "
-                             "can be written), or another framework's view of it through DLPack")
-        return sys.modules["numpy"].empty(shape, dtype or like.dtype)
+        if not self.is_cuda(like):
+            return sys.modules["numpy"].empty(shape, dtype or like.dtype)
+        return sys.modules["jax"].numpy.empty(shape, dtype or like.dtype, device=like.device)
 
     def result(self, written):
         jax = sys.modules["jax"]
+        if isinstance(written, jax.Array):
+            _core.wait(written.__dlpack_device__()[1])
+            return written
         with jax.default_device(jax.devices("cpu")[0]):
             return jax.numpy.asarray(written)
 

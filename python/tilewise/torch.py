@@ -21,7 +21,8 @@ except ImportError:  # before torch 2.3
     CausalBias = None
 
 from ._arguments import position, window
-from ._torch_ops import apply
+from ._core import BOTTOM_RIGHT
+from ._torch_ops import apply, apply_plain
 from ._torch_sdpa import register
 
 __all__ = ["attention", "scaled_dot_product_attention"]
@@ -54,13 +55,15 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, layout: str = "bshd", causal: 
     """
     if layout not in ("bshd", "bhsd"):
         raise ValueError(f'layout is {layout!r}; accepted: "bshd" [batch, seqlen, heads, head_dim], "bhsd"')
-    if torch.is_autocast_enabled(q.device.type):
+    if torch.is_autocast_enabled("cuda" if q.is_cuda else q.device.type):
         to = torch.get_autocast_dtype(q.device.type)
         q, k, v = q.to(to), k.to(to), v.to(to)
         bias = None if bias is None else bias.to(to)
     offsets = q_offset if isinstance(q_offset, torch.Tensor) else None
     given = causal, None if offsets is not None else q_offset, offsets is not None, window_size
-    if torch.compiler.is_compiling():  # which does not look into a cache
+    if q_offset is window_size is None and (causal is True or causal is False):
+        where, offset, left, right = BOTTOM_RIGHT, 0, -1, -1
+    elif torch.compiler.is_compiling():  # which does not look into a cache
         causal, where, offset, left, right = band(*given)
     else:
         try:
@@ -69,12 +72,18 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, layout: str = "bshd", causal: 
             causal, where, offset, left, right = band(*given)
     if dropout_p and dropout_state is None:
         dropout_state = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=q.device, generator=generator)
-    o, lse = apply(return_lse, rows(q), rows(k), rows(v), bias, None if sinks is None else sinks.float(), mask, int32(q_lengths),
-                   int32(kv_lengths), int32(kv_starts), int32(offsets), int32(page_table), int32(cache_batch_idx),
-                   cu_seqlens_q, cu_seqlens_kv, int32(segment_ids_q), int32(segment_ids_kv), int32(kv_ranges), alibi_slopes,
-                   dropout_state, layout == "bhsd", offset, bool(causal), where, left, right, softmax_scale, float(softcap),
-                   float(dropout_p), seqlen_q, seqlen_kv,
-                   deterministic or torch.are_deterministic_algorithms_enabled(), batch_invariant)
+    if not 1 == q.stride(-1) == k.stride(-1) == v.stride(-1):
+        q, k, v = rows(q), rows(k), rows(v)
+    numbers = (layout == "bhsd", offset, bool(causal), where, left, right, softmax_scale, float(softcap), float(dropout_p), seqlen_q,
+               seqlen_kv, deterministic or torch.are_deterministic_algorithms_enabled(), batch_invariant)
+    if (bias is sinks is mask is q_lengths is kv_lengths is kv_starts is offsets is page_table is cache_batch_idx is cu_seqlens_q
+            is cu_seqlens_kv is segment_ids_q is segment_ids_kv is kv_ranges is alibi_slopes is dropout_state is None):
+        o, lse = apply_plain(return_lse, q, k, v, *numbers)
+    else:
+        o, lse = apply(return_lse, q, k, v, bias, None if sinks is None else sinks.float(), mask, int32(q_lengths),
+                       int32(kv_lengths), int32(kv_starts), int32(offsets), int32(page_table), int32(cache_batch_idx),
+                       cu_seqlens_q, cu_seqlens_kv, int32(segment_ids_q), int32(segment_ids_kv), int32(kv_ranges),
+                       alibi_slopes, dropout_state, *numbers)
     return (o, lse) if return_lse else o
 
 

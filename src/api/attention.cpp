@@ -22,30 +22,6 @@ class PooledWorkspace {
   tilewise_workspace block_;
 };
 
-// In the order of the call's stream: other streams may use the memory as soon as this call's work is done.
-class StreamWorkspace {
- public:
-  StreamWorkspace(const tilewise_plan& plan, void* stream) : device_(plan.device_index), stream_(stream) {
-    status_ = cuda::allocate_in(device_, stream, plan.workspace_bytes, &block_.data);
-    if (!status_.ok()) return;
-    block_.bytes = plan.workspace_bytes;
-    status_ = cuda::zero_in(device_, stream, block_.data, TILEWISE_CONTROL_BYTES);
-  }
-  ~StreamWorkspace() {
-    if (block_.data) (void)cuda::release_in(device_, stream_, block_.data);
-  }
-  StreamWorkspace(const StreamWorkspace&) = delete;
-  StreamWorkspace& operator=(const StreamWorkspace&) = delete;
-  const Status& status() const { return status_; }
-  const tilewise_workspace& get() const { return block_; }
-
- private:
-  int device_;
-  void* stream_;
-  tilewise_workspace block_{nullptr, 0};
-  Status status_;
-};
-
 Status run(const tilewise_context& context, const tilewise_plan& plan, const tilewise_tensors& tensors,
            const tilewise_workspace& workspace, void* stream) {
   return plan.problem.direction == TILEWISE_BACKWARD ? run_backward(context, plan, tensors, workspace, stream)
@@ -58,8 +34,9 @@ Status run_on_cuda(const tilewise_context& context, const tilewise_plan& plan,
   const auto direction = static_cast<tilewise_direction>(plan.problem.direction);
   if (Status s = find_kernel(context, plan, direction, &kernel); !s.ok()) return s;
   if (!needs_workspace(*kernel, plan)) return run(context, plan, tensors, {nullptr, 0}, stream);
-  const StreamWorkspace workspace(plan, stream);
-  return workspace.status().ok() ? run(context, plan, tensors, workspace.get(), stream) : workspace.status();
+  return context.stream_workspaces.with(
+      plan.device_index, stream, plan.workspace_bytes,
+      [&](const tilewise_workspace& workspace) { return run(context, plan, tensors, workspace, stream); });
 }
 
 // Once a plan: what tilewise_prepare would do on its device.

@@ -51,7 +51,31 @@ bool TensorChecks::dtype(const char* name, const tilewise_tensor& t, std::initia
   return fail(cat(name, " is ", dtype_text(t.dtype), "; accepted: ", list));
 }
 
+// What almost every tensor is: row-major, aligned and as asked for. False settles nothing: layout() then
+// looks rule by rule and has the words.
+bool TensorChecks::plain(const char* name, const tilewise_tensor& t, const Shape& shape, Rules rules) {
+  const bool writes = rules.access == Access::output;
+  if (t.rank != shape.rank || t.device_kind != device_kind_ || t.device_kind != TILEWISE_CPU || !t.data ||
+      t.dtype == TILEWISE_BIT || count_ == kMost || (writes && (t.flags & TILEWISE_READ_ONLY)))
+    return false;
+  int64_t elements = 1;
+  for (int i = shape.rank - 1; i >= 0; --i) {
+    const int64_t n = shape.size[i];
+    if (n <= 0 || t.shape[i] != n || (n != 1 && t.stride[i] != elements) ||
+        __builtin_mul_overflow(elements, n, &elements))
+      return false;
+  }
+  const int64_t element = bits_of(static_cast<DType>(t.dtype)) / 8;
+  const int64_t alignment = std::max<int64_t>(rules.alignment, element);  // a power of two
+  const auto base = reinterpret_cast<uintptr_t>(t.data);
+  const auto row = static_cast<uintptr_t>(t.shape[t.rank - 1] * element);
+  if (elements > INT64_MAX / 16 || ((base | row) & static_cast<uintptr_t>(alignment - 1)) != 0) return false;
+  extents_[count_++] = {name, base, base + static_cast<uintptr_t>(elements * element), true, writes};
+  return true;
+}
+
 bool TensorChecks::layout(const char* name, const tilewise_tensor& t, const Shape& shape, Rules rules) {
+  if (plain(name, t, shape, rules)) return true;
   if (!rank(name, t, shape.rank, shape.labels)) return false;
   if (std::any_of(t.shape, t.shape + t.rank, [](int64_t n) { return n < 0; }))
     return fail(cat(name, " has shape ", shape_text(t.shape, t.rank), "; accepted: sizes of 0 and more, ",

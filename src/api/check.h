@@ -72,6 +72,7 @@ class TensorChecks {
     bool dense;           // every byte of it belongs to the tensor
     bool output;
   };
+  bool plain(const char* name, const tilewise_tensor& t, const Shape& shape, Rules rules);
   bool strides(const char* name, const tilewise_tensor& t, Rules rules);
   bool remember(const char* name, const tilewise_tensor& t, Rules rules);
 

@@ -26,6 +26,13 @@ Status check_options(const tilewise_context_options& o) {
   return {};
 }
 
+Status check_cpu(int32_t kind, int32_t index) {
+  if (kind != TILEWISE_CPU)
+    return {Code::invalid, cat("device kind is ", kind, "; accepted: 0 (CPU), 1 (CUDA)")};
+  if (index != 0) return {Code::invalid, cat("CPU index is ", index, "; accepted: 0")};
+  return {};
+}
+
 Status create(const tilewise_context_options& o, tilewise_context** out) {
   if (Status s = check_options(o); !s.ok()) return s;
   auto context = std::make_unique<tilewise_context>();
@@ -128,10 +135,16 @@ tilewise_code tilewise_device_query(int32_t kind, int32_t index, tilewise_device
       if (asked) *device = *asked;
       return asked.status();
     }
-    if (kind != TILEWISE_CPU)
-      return {Code::invalid, cat("device kind is ", kind, "; accepted: 0 (CPU), 1 (CUDA)")};
-    if (index != 0) return {Code::invalid, cat("CPU index is ", index, "; accepted: 0")};
+    if (Status s = check_cpu(kind, index); !s.ok()) return s;
     *device = query_cpu();
     return {};
+  });
+}
+
+tilewise_code tilewise_device_wait(int32_t kind, int32_t index, tilewise_error* error) {
+  return guarded(error, [&]() -> Status {
+    if (kind != TILEWISE_CUDA) return check_cpu(kind, index);
+    if (const auto asked = cuda::query(index); !asked) return asked.status();
+    return cuda::synchronize(index);
   });
 }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "api/stream_workspaces.h"
 #include "api/workspace_pool.h"
 #include "cpu/threads.h"
 #include "plan/plan_cache.h"
@@ -24,6 +25,7 @@ struct tilewise_context {
   std::string forced;
   mutable tilewise::PlanCache plans;
   std::unique_ptr<tilewise::WorkspacePool> workspaces;
+  mutable tilewise::StreamWorkspaces stream_workspaces;
 
   tilewise::PlanRequest request(const tilewise_problem& problem, const tilewise_limits* limits) const {
     return request(problem, limits, device);

@@ -109,6 +109,7 @@ constexpr double kOneRowEfficiency = 0.35;  // and with one row
 constexpr double kBlockSeconds = 4e-6;
 constexpr double kRowSeconds = 0.2e-6;  // 0.06 measured: sets the change to fused, docs/performance/decode.md
 constexpr double kSmallEfficiency = 0.75;
+constexpr double kSmallBackwardEfficiency = 0.85;  // of fp32, whose gradients are made where they lie
 constexpr double kSmallHeadSeconds = 0.03e-6, kSmallRowSeconds = 0.012e-6;
 // The same of the backward, which packs and writes twice as much in small tiles, and more in fused ones.
 constexpr double kSmallBackward = 2.0, kFusedBackward = 2.4;
@@ -228,7 +229,8 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
     work = operations(problem) / (kOneRowEfficiency + sharing * (kRowsEfficiency - kOneRowEfficiency));
     beside = key_heads * rows * kRowSeconds;
   } else if (kernel.form == Form::small) {
-    work = operations(full) / kSmallEfficiency;
+    const bool in_place = kernel.op == Op::backward && kernel.stored_kv() == DType::f32;
+    work = operations(full) / (in_place ? kSmallBackwardEfficiency : kSmallEfficiency);
     beside = key_heads * (kSmallHeadSeconds + rows * kSmallRowSeconds) *
              (kernel.op == Op::backward ? kSmallBackward : 1.0);
   } else {

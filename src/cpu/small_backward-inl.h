@@ -15,9 +15,7 @@ class SmallBackwardRun : SmallRun {
       : SmallRun(p, schedule, launch, true), b_(p) {}
 
   Status run() {
-    launch_.executor->run(p_.batch * sizes_.tasks, sizes_.workers, [this](int64_t index, int worker) {
-      task(index / sizes_.tasks, index % sizes_.tasks, worker);
-    });
+    each_part([this](SmallLanes& t, int worker) { return task(t, worker); });
     return {};
   }
 
@@ -28,48 +26,56 @@ class SmallBackwardRun : SmallRun {
     alignas(64) float delta[kSmallRows];
   };
 
-  void task(int64_t b, int64_t part, int worker) const {
+  // Rows of a gradient in the making: in place where they are fp32 on whole vectors, `regular`ly apart, and
+  // nothing is added to; else in a buffer, head by head.
+  struct Target {
+    float* data;
+    int64_t stride, step;  // from row to row, from head to head
+    bool in_place;
+  };
+
+  // True where t lost rows or keys that the next head may have.
+  bool task(SmallLanes& t, int worker) const {
     const SmallScratch w = scratch(worker);
-    SmallLanes t;
-    fill(t, b, part);
+    bool changed = false;
     if (t.count > 0 && t.keys() > 0) {
       Stats stats;
-      hide_dead_rows(t, stats);
+      changed = hide_dead_rows(t, stats);
       attend(t, w, stats);
     } else {
+      changed = t.hi != t.lo;
       t.hi = t.lo;
     }
     write_rest(t, w);
+    return changed;
   }
 
-  // lse -inf: scores hide what the interval leaves.
-  void hide_dead_rows(SmallLanes& t, Stats& stats) const {
+  // lse -inf: scores hide what the interval leaves. True where a row was hidden that was not yet.
+  bool hide_dead_rows(SmallLanes& t, Stats& stats) const {
+    bool changed = false;
+    load_stats(t, p_.lse, stats.lse);
     for (int r = 0; r < t.count; ++r) {
-      const float lse = stat(t, p_.lse, r);
-      stats.lse[r] = lse;
+      const float lse = stats.lse[r];
       if (lse != kNegativeInfinity && t.first[r] < t.last[r]) continue;
       stats.lse[r] = -kNegativeInfinity;
       t.first[r] = t.last[r] = 0;
-      t.partial = t.dead = true;
+      t.partial = t.dead = changed = true;
     }
     std::fill(stats.lse + t.count, stats.lse + t.width, -kNegativeInfinity);
-  }
-
-  float stat(const SmallLanes& t, const RowStats& stats, int r) const {
-    return stats.at(t.b, t.sequence.q_begin + t.query[r], t.head[r]);
+    return changed;
   }
 
   // D = rowsum(dO o O), or as given, minus the gradient of lse.
-  void load_delta(const SmallLanes& t, const FloatRows* dout, const SmallScratch& w, Stats& stats) const {
+  void load_delta(const SmallLanes& t, const TaskRows& dout, const SmallScratch& w, Stats& stats) const {
     if (b_.delta.data) {
-      for (int r = 0; r < t.count; ++r) stats.delta[r] = stat(t, b_.delta, r);
+      load_stats(t, b_.delta, stats.delta);
     } else {
+      const TaskRows o = query_rows(t, p_.o, p_.head_dim_v, sizes_.pitch_v, w.o);
       LanePointers x, y;
       for (int h = 0, r = 0; h < t.heads; ++h) {
-        const FloatRows o = query_rows(t, p_.o, h, p_.head_dim_v, sizes_.pitch_v, w.o);
         for (int i = 0; i < t.rows; ++i, ++r) {
-          x.at[r] = dout[h].row(i);
-          y.at[r] = o.row(i);
+          x.at[r] = dout.of(h).row(i);
+          y.at[r] = o.of(h).row(i);
         }
       }
       x.close(t.count);
@@ -77,53 +83,56 @@ class SmallBackwardRun : SmallRun {
       for (int r = 0; r < t.count; r += 4)
         FourRowScores<false>(x.at + r, y.at + r, 0, dim_v_, 1, stats.delta + r, t.width);
     }
-    if (b_.dlse.data)
-      for (int r = 0; r < t.count; ++r) stats.delta[r] -= stat(t, b_.dlse, r);
+    if (b_.dlse.data) {
+      float dlse[kSmallRows];
+      load_stats(t, b_.dlse, dlse);
+      for (int r = 0; r < t.count; ++r) stats.delta[r] -= dlse[r];
+    }
     std::fill(stats.delta + t.count, stats.delta + t.width, 0.0f);
   }
 
   void attend(const SmallLanes& t, const SmallScratch& w, Stats& stats) const {
-    FloatRows q[SmallSizes::kSharedLanes], dout[SmallSizes::kSharedLanes], k[SmallSizes::kSharedLanes],
-        v[SmallSizes::kSharedLanes];
-    for (int h = 0; h < t.heads; ++h) {
-      q[h] = query_rows(t, p_.q, h, p_.head_dim, sizes_.pitch_qk, w.q);
-      k[h] = key_rows(t, p_.k, h, p_.head_dim, sizes_.pitch_qk, w.k);
-      dout[h] = query_rows(t, b_.dout, h, p_.head_dim_v, sizes_.pitch_v, w.dout);
-      v[h] = key_rows(t, p_.v, h, p_.head_dim_v, sizes_.pitch_v, w.v);
-    }
+    const TaskRows q = query_rows(t, p_.q, p_.head_dim, sizes_.pitch_qk, w.q),
+                   dout = query_rows(t, b_.dout, p_.head_dim_v, sizes_.pitch_v, w.dout);
+    const TaskRows k = key_rows(t, p_.k, p_.head_dim, sizes_.pitch_qk, w.k),
+                   v = key_rows(t, p_.v, p_.head_dim_v, sizes_.pitch_v, w.v);
     load_delta(t, dout, w, stats);
     scores(t, q, k, p_.head_dim, 1.0f, w.q_t, w.s);
     scores(t, dout, v, p_.head_dim_v, 1.0f, w.dout_t, w.ds);
     gradients(t, stats, w.s, w.ds);
+    const int64_t key = t.sequence.kv_begin + t.lo;
+    const Target dv = target(b_.dv, b_.dv.at(t.b, key, t.head_kv), true, p_.head_dim_v, w.out),
+                 dk = target(b_.dk, b_.dk.at(t.b, key, t.head_kv), true, p_.head_dim, w.out),
+                 dq = target(b_.dq, row_at(t, b_.dq, 0), p_.group() == 1, p_.head_dim, w.out);
     for (int h = 0; h < t.heads; ++h) {
-      if (b_.dv.data) key_gradient(t, b_.dv, h, w.s, dout[h], p_.head_dim_v, w.out);
-      if (b_.dk.data) key_gradient(t, b_.dk, h, w.ds, q[h], p_.head_dim, w.out);
-      if (b_.dq.data) query_gradient(t, h, w.ds, k[h], w.out);
+      if (b_.dv.data) key_gradient(t, b_.dv, dv, h, w.s, dout.of(h), p_.head_dim_v);
+      if (b_.dk.data) key_gradient(t, b_.dk, dk, h, w.ds, q.of(h), p_.head_dim);
+      if (b_.dq.data) query_gradient(t, dq, h, w.ds, k.of(h));
     }
   }
 
   // dV = P^T dO or dK = dS^T Q of the task's key head h.
-  void key_gradient(const SmallLanes& t, const RowTensor& out, int h, const float* s, const FloatRows& rows,
-                    int64_t dim, float* buffer) const {
-    const int64_t key = t.sequence.kv_begin + t.lo, head = t.head_kv + h;
-    const Target to = target(out, out.at(t.b, key, head), true, dim, buffer);
-    SmallProduct<true>(t.keys(), t.rows, s + h * t.rows, t.width, rows, to.data, to.stride,
+  void key_gradient(const SmallLanes& t, const RowTensor& out, const Target& to, int h, const float* s,
+                    const FloatRows& rows, int64_t dim) const {
+    float* made = to.data + h * to.step;
+    SmallProduct<true>(t.keys(), t.rows, s + h * t.rows, t.width, rows, made, to.stride,
                        static_cast<int>(multiple_of(kLanes, dim)));
     for (int j = 0; j < t.keys() && !to.in_place; ++j)
-      write_row(out, out.at(t.b, key + j, head), to.data + j * to.stride, dim);
+      write_row(out, out.at(t.b, t.sequence.kv_begin + t.lo + j, t.head_kv + h), made + j * to.stride, dim);
   }
 
   // dQ = dS K of the rows of the task's key head h.
-  void query_gradient(const SmallLanes& t, int h, const float* ds, const FloatRows& k, float* buffer) const {
+  void query_gradient(const SmallLanes& t, const Target& to, int h, const float* ds,
+                      const FloatRows& k) const {
     const int first = h * t.rows;
-    const Target to = target(b_.dq, row_at(t, b_.dq, first), p_.group() == 1, p_.head_dim, buffer);
-    SmallProduct<false>(t.rows, t.keys(), ds + first, t.width, k, to.data, to.stride, dim_);
-    if (!AllFinite(to.data, dim_, t.rows, to.stride))
+    float* made = to.data + h * to.step;
+    SmallProduct<false>(t.rows, t.keys(), ds + first, t.width, k, made, to.stride, dim_);
+    if (!AllFinite(made, dim_, t.rows, to.stride))
       for (int i = 0; i < t.rows; ++i)
         WeightedSum(ds + first + i, t.width, k, t.first[first + i], t.last[first + i], dim_,
-                    to.data + i * to.stride);
+                    made + i * to.stride);
     for (int i = 0; i < t.rows && !to.in_place; ++i)
-      write_row(b_.dq, row_at(t, b_.dq, first + i), to.data + i * to.stride, p_.head_dim);
+      write_row(b_.dq, row_at(t, b_.dq, first + i), made + i * to.stride, p_.head_dim);
   }
 
   // Scores and dP become P and dS; 0 where the pair is hidden.
@@ -151,17 +160,11 @@ class SmallBackwardRun : SmallRun {
     }
   }
 
-  // Rows of a gradient in the making: in place where they are fp32 on whole vectors, `regular`ly apart, and
-  // nothing is added to; else in a buffer.
-  struct Target {
-    float* data;
-    int64_t stride;
-    bool in_place;
-  };
+  // `at`: the task's first row.
   Target target(const RowTensor& tensor, int64_t at, bool regular, int64_t dim, float* buffer) const {
-    if (regular && !b_.accumulate && in_place(tensor, at, dim))
-      return {static_cast<float*>(tensor.data) + at, tensor.row_stride, true};
-    return {buffer, multiple_of(16, dim), false};
+    if (tensor.data && regular && !b_.accumulate && in_place(tensor, at, dim))
+      return {static_cast<float*>(tensor.data) + at, tensor.row_stride, tensor.head_stride, true};
+    return {buffer, multiple_of(16, dim), 0, false};
   }
 
   void write_row(const RowTensor& tensor, int64_t at, const float* values, int64_t dim) const {

@@ -15,37 +15,29 @@ class SmallForwardRun : SmallRun {
       : SmallRun(p, schedule, launch, false) {}
 
   Status run() {
-    launch_.executor->run(p_.batch * sizes_.tasks, sizes_.workers, [this](int64_t index, int worker) {
-      task(index / sizes_.tasks, index % sizes_.tasks, worker);
+    each_part([this](SmallLanes& t, int worker) {
+      if (t.count > 0) attend(t, scratch(worker));
+      write_padding(t);
+      return false;
     });
     return {};
   }
 
  private:
-  void task(int64_t b, int64_t part, int worker) const {
-    const SmallScratch w = scratch(worker);
-    SmallLanes t;
-    fill(t, b, part);
-    if (t.count > 0) attend(t, w);
-    write_padding(t);
-  }
-
   void attend(const SmallLanes& t, const SmallScratch& w) const {
-    FloatRows q[SmallSizes::kSharedLanes], k[SmallSizes::kSharedLanes];
-    for (int h = 0; h < t.heads; ++h) {
-      q[h] = query_rows(t, p_.q, h, p_.head_dim, sizes_.pitch_qk, w.q);
-      k[h] = key_rows(t, p_.k, h, p_.head_dim, sizes_.pitch_qk, w.k);
-    }
+    const TaskRows q = query_rows(t, p_.q, p_.head_dim, sizes_.pitch_qk, w.q);
+    const TaskRows k = key_rows(t, p_.k, p_.head_dim, sizes_.pitch_qk, w.k);
     const bool by_dots = sizes_.dots();
     scores(t, q, k, p_.head_dim, by_dots ? 1.0f : sign_of(p_), w.q_t, w.s);
     softmax(t, w.s, by_dots ? sign_of(p_) : 1.0f);
+    const TaskRows v_rows = key_rows(t, p_.v, p_.head_dim_v, sizes_.pitch_v, w.v);
+    const int64_t at = row_at(t, p_.o, 0);
+    const bool made_in_place = p_.group() == 1 && in_place(p_.o, at, p_.head_dim_v);
+    const int64_t stride = made_in_place ? p_.o.row_stride : sizes_.pitch_v;
     for (int h = 0; h < t.heads; ++h) {
-      const FloatRows v = key_rows(t, p_.v, h, p_.head_dim_v, sizes_.pitch_v, w.v);
+      const FloatRows v = v_rows.of(h);
       const int first = h * t.rows;
-      const int64_t at = row_at(t, p_.o, first);
-      const bool made_in_place = p_.group() == 1 && in_place(p_.o, at, p_.head_dim_v);
-      float* o = made_in_place ? static_cast<float*>(p_.o.data) + at : w.out;
-      const int64_t stride = made_in_place ? p_.o.row_stride : sizes_.pitch_v;
+      float* o = made_in_place ? static_cast<float*>(p_.o.data) + at + h * p_.o.head_stride : w.out;
       SmallProduct<false>(t.rows, t.keys(), w.s + first, t.width, v, o, stride, dim_v_);
       // What is not finite may come from keys that the row does not see.
       if (!AllFinite(o, dim_v_, t.rows, stride))
@@ -78,9 +70,32 @@ class SmallForwardRun : SmallRun {
       hn::Store(hn::Zero(d), d, sum_of + x);
     }
     ExponentialsMarked<false>(factor_of(p_), s, ld, n, ld, top_of, sum_of);
-    for (int r = 0; r < t.count; ++r) factors[r] = finish(t, r, top_of[r], sum_of[r]);
+    if (!finish_plain(t, top_of, sum_of, factors))
+      for (int r = 0; r < t.count; ++r) factors[r] = finish(t, r, top_of[r], sum_of[r]);
     std::fill(factors + t.count, factors + ld, 0.0f);
     for (int j = 0; j < n; ++j) Multiply(s + static_cast<int64_t>(j) * ld, factors, ld);
+  }
+
+  // `finish` of all rows at once, where there is no sink and every sum is a number: else false.
+  bool finish_plain(const SmallLanes& t, const float* top, const float* sum, float* factors) const {
+    if (p_.sinks || t.dead) return false;
+    const D d;
+    const V unit = hn::Set(d, factor_of(p_)), one = hn::Set(d, 1.0f),
+            infinity = hn::Set(d, -kNegativeInfinity);
+    constexpr auto kHigh = static_cast<float>(kLn2Double);
+    const V high = hn::Set(d, kHigh), low = hn::Set(d, static_cast<float>(kLn2Double - double{kHigh}));
+    alignas(64) float lse[kSmallRows];
+    for (int x = 0; x < t.count; x += kLanes) {
+      V total = hn::Load(d, sum + x);
+      if (x + kLanes > t.count)
+        total = hn::IfThenElse(hn::FirstN(d, static_cast<size_t>(t.count - x)), total, one);
+      if (!hn::AllTrue(d, hn::And(hn::Gt(total, hn::Zero(d)), hn::Lt(total, infinity)))) return false;
+      const V scaled = hn::Mul(hn::Load(d, top + x), unit);  // as the weights have it
+      hn::Store(hn::MulAdd(scaled, high, hn::MulAdd(scaled, low, hn::Log(d, total))), d, lse + x);
+      hn::Store(hn::Div(one, total), d, factors + x);
+    }
+    if (p_.lse.data) store_stats(t, lse, p_.lse);
+    return true;
   }
 
   // Writes a row's lse; returns what its weights are multiplied by.

@@ -32,6 +32,13 @@ struct FloatRows {
   const float* row(int64_t i) const { return data + i * stride; }
 };
 
+// The rows of all heads of a task, `step` floats from head to head.
+struct TaskRows {
+  FloatRows first;
+  int64_t step = 0;
+  FloatRows of(int h) const { return {first.data + h * step, first.stride}; }
+};
+
 // Pointers of a task's lanes, up to a multiple of four: the last row stands in for what is missing.
 struct LanePointers {
   const float* at[kSmallRows];
@@ -157,6 +164,35 @@ class SmallRun {
         dim_v_(static_cast<int>(multiple_of(kLanes, p.head_dim_v))) {}
 
  protected:
+  // Every part of every sequence. A worker takes neighbours in a row, whose lanes differ by the head alone,
+  // as few as leave each worker some turns. attend(t, worker): true where it changed t otherwise.
+  template <class Attend>
+  void each_part(const Attend& attend) const {
+    constexpr int64_t kTurns = 4;
+    const int64_t wanted = sizes_.workers > 1 ? kTurns * sizes_.workers : 1;
+    const int64_t runs =
+        std::clamp<int64_t>((wanted + p_.batch - 1) / std::max<int64_t>(p_.batch, 1), 1, sizes_.tasks);
+    launch_.executor->run(p_.batch * runs, sizes_.workers, [&](int64_t index, int worker) {
+      const int64_t b = index / runs, begin = index % runs * sizes_.tasks / runs,
+                    end = (index % runs + 1) * sizes_.tasks / runs;
+      SmallLanes t;
+      bool changed = true;
+      for (int64_t part = begin; part < end; ++part) {
+        if (changed || !next_heads(t, part)) fill(t, b, part);
+        changed = attend(t, worker);
+      }
+    });
+  }
+
+  // The lanes of the part before `part` become its own; false where they are of another number of heads.
+  bool next_heads(SmallLanes& t, int64_t part) const {
+    if (p_.heads_kv - part * sizes_.heads < t.heads) return false;
+    const int64_t heads = part * sizes_.heads - t.head_kv;
+    t.head_kv += heads;
+    for (int r = 0; r < t.count; ++r) t.head[r] += static_cast<int32_t>(heads * p_.group());
+    return true;
+  }
+
   SmallScratch scratch(int worker) const {
     Arena arena(static_cast<std::byte*>(launch_.scratch) + worker * worker_bytes_, worker_bytes_);
     return SmallScratch(arena, sizes_, backward_);
@@ -225,49 +261,51 @@ class SmallRun {
            (sizes_.heads == 1 || tensor.head_stride % kLanes == 0);
   }
 
-  // The tile's keys of the task's key head h.
-  FloatRows key_rows(const SmallLanes& t, const RowTensor& tensor, int h, int64_t dim, int64_t pitch,
-                     float* buffer) const {
-    const int64_t at = tensor.at(t.b, t.sequence.kv_begin + t.lo, t.head_kv + h);
-    if (in_place(tensor, at, dim)) return {static_cast<const float*>(tensor.data) + at, tensor.row_stride};
-    buffer += h * sizes_.keys * pitch;
-    for (int j = 0; j < t.keys(); ++j)
-      ConvertPaddedRow(buffer + j * pitch, tensor, at + j * tensor.row_stride, dim, pitch);
-    return {buffer, pitch};
+  // The tile's keys.
+  TaskRows key_rows(const SmallLanes& t, const RowTensor& tensor, int64_t dim, int64_t pitch,
+                    float* buffer) const {
+    const int64_t at = tensor.at(t.b, t.sequence.kv_begin + t.lo, t.head_kv);
+    if (in_place(tensor, at, dim))
+      return {{static_cast<const float*>(tensor.data) + at, tensor.row_stride}, tensor.head_stride};
+    const TaskRows copied{{buffer, pitch}, sizes_.keys * pitch};
+    for (int h = 0; h < t.heads; ++h, buffer += copied.step)
+      for (int j = 0; j < t.keys(); ++j)
+        ConvertPaddedRow(buffer + j * pitch, tensor, at + h * tensor.head_stride + j * tensor.row_stride, dim,
+                         pitch);
+    return copied;
   }
 
-  // The rows of q's shape of the task's key head h. Where they are copied, those that see nothing are zeros.
-  FloatRows query_rows(const SmallLanes& t, const RowTensor& tensor, int h, int64_t dim, int64_t pitch,
-                       float* buffer) const {
-    const int first = h * t.rows;
+  // The rows of a tensor of q's shape. Where they are copied, those that see nothing are zeros.
+  TaskRows query_rows(const SmallLanes& t, const RowTensor& tensor, int64_t dim, int64_t pitch,
+                      float* buffer) const {
     if (p_.group() == 1 && !t.dead) {
-      const int64_t at = row_at(t, tensor, first);
-      if (in_place(tensor, at, dim)) return {static_cast<const float*>(tensor.data) + at, tensor.row_stride};
+      const int64_t at = row_at(t, tensor, 0);
+      if (in_place(tensor, at, dim))
+        return {{static_cast<const float*>(tensor.data) + at, tensor.row_stride}, tensor.head_stride};
     }
-    buffer += first * pitch;
-    for (int i = 0; i < t.rows; ++i) {
-      const int r = first + i;
+    for (int r = 0; r < t.count; ++r) {
       if (t.first[r] < t.last[r])
-        ConvertPaddedRow(buffer + i * pitch, tensor, row_at(t, tensor, r), dim, pitch);
+        ConvertPaddedRow(buffer + r * pitch, tensor, row_at(t, tensor, r), dim, pitch);
       else
-        std::fill_n(buffer + i * pitch, pitch, 0.0f);
+        std::fill_n(buffer + r * pitch, pitch, 0.0f);
     }
-    return {buffer, pitch};
+    return {{buffer, pitch}, t.rows * pitch};
   }
 
-  // s[key][lane] = x . y over `dim` components, where x[h] are the rows of key head h and y[h] its keys.
-  void scores(const SmallLanes& t, const FloatRows* x, const FloatRows* y, int64_t dim, float factor,
+  // s[key][lane] = x . y over `dim` components, x the rows and y the keys of the lane's head.
+  void scores(const SmallLanes& t, const TaskRows& x, const TaskRows& y, int64_t dim, float factor,
               float* x_t, float* s) const {
     if (!sizes_.dots()) {
-      TransposeToLanes(x->data, x->stride, t.rows, static_cast<int>(dim), x_t, t.width, factor);
-      ScoreProduct(t.keys(), static_cast<int>(dim), y->data, y->stride, x_t, s, t.width, t.width, nullptr);
+      TransposeToLanes(x.first.data, x.first.stride, t.rows, static_cast<int>(dim), x_t, t.width, factor);
+      ScoreProduct(t.keys(), static_cast<int>(dim), y.first.data, y.first.stride, x_t, s, t.width, t.width,
+                   nullptr);
       return;
     }
     LanePointers rows, keys;
     for (int h = 0, r = 0; h < t.heads; ++h) {
       for (int i = 0; i < t.rows; ++i, ++r) {
-        rows.at[r] = x[h].row(i);
-        keys.at[r] = y[h].data;
+        rows.at[r] = x.of(h).row(i);
+        keys.at[r] = y.of(h).data;
       }
     }
     rows.close(t.count);
@@ -275,7 +313,30 @@ class SmallRun {
     const int whole = static_cast<int>(multiple_of(kLanes, dim));
     for (int r = 0; r < t.count; r += 4) {
       const auto score = keys.at[r] == keys.at[r + 3] ? FourRowScores<true> : FourRowScores<false>;
-      score(rows.at + r, keys.at + r, y->stride, whole, t.keys(), s + r, t.width);
+      score(rows.at + r, keys.at + r, y.first.stride, whole, t.keys(), s + r, t.width);
+    }
+  }
+
+  // A statistic of every row of the task.
+  void load_stats(const SmallLanes& t, const RowStats& stats, float* to) const {
+    if (p_.group() != 1) {
+      for (int r = 0; r < t.count; ++r) to[r] = stats.at(t.b, t.sequence.q_begin + t.query[r], t.head[r]);
+      return;
+    }
+    for (int h = 0; h < t.heads; ++h, to += t.rows) {
+      const float* from = &stats.at(t.b, t.sequence.q_begin, t.head_kv + h);
+      for (int i = 0; i < t.rows; ++i) to[i] = from[i * stats.row_stride];
+    }
+  }
+
+  void store_stats(const SmallLanes& t, const float* from, const RowStats& stats) const {
+    if (p_.group() != 1) {
+      for (int r = 0; r < t.count; ++r) stats.at(t.b, t.sequence.q_begin + t.query[r], t.head[r]) = from[r];
+      return;
+    }
+    for (int h = 0; h < t.heads; ++h, from += t.rows) {
+      float* to = &stats.at(t.b, t.sequence.q_begin, t.head_kv + h);
+      for (int i = 0; i < t.rows; ++i) to[i * stats.row_stride] = from[i];
     }
   }
 

@@ -37,6 +37,7 @@ Status release_in(int, void*, void*) { return absent(); }
 Status zero_in(int, void*, void*, int64_t) { return absent(); }
 Status merge(int, void*, const MergeParts&) { return absent(); }
 Status append(int, void*, const AppendParams&) { return absent(); }
+Status state_of(int, void*, StreamState*) { return absent(); }
 Status synchronize(int) { return absent(); }
 
 Expected<GraphTimer> GraphTimer::capture(int, int, const Launch&) { return absent(); }

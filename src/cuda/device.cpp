@@ -1,6 +1,7 @@
 #include "cuda/device.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 #include "core/text.h"
@@ -40,6 +41,30 @@ Status status_of(cudaError_t error, const char* what) {
   if (error == cudaErrorMemoryAllocation)
     return {Code::out_of_memory, cat(what, ": the device has no memory left")};
   return {Code::device, cat(what, ": ", cudaGetErrorString(error))};
+}
+
+Status check_stream(int device, cudaStream_t stream) {
+#if CUDART_VERSION >= 12080
+  static const int count = [] {
+    int found = 0;
+    return cudaGetDeviceCount(&found) == cudaSuccess ? found : 0;
+  }();
+  const auto handle = reinterpret_cast<uintptr_t>(stream);
+  if (count < 2 || handle <= reinterpret_cast<uintptr_t>(cudaStreamPerThread)) return {};
+  // Asking for the device of a stream that captures would spoil the capture.
+  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+  int of = device;
+  cudaError_t error = cudaStreamIsCapturing(stream, &capturing);
+  if (error == cudaSuccess && capturing == cudaStreamCaptureStatusNone)
+    error = cudaStreamGetDevice(stream, &of);
+  if (error != cudaSuccess) (void)cudaGetLastError();  // the launch says what is wrong
+  if (of == device) return {};
+  return {Code::invalid, cat("the stream is of CUDA device ", of, "; accepted: a stream of CUDA device ",
+                             device, ", where the tensors are")};
+#else
+  (void)device, (void)stream;
+  return {};
+#endif
 }
 
 DeviceScope::DeviceScope(int index) : index_(index) {

@@ -14,6 +14,10 @@ Status status_of(cudaError_t error, const char* what);
 // is none, the one that this build needs, and what CUDA said.
 Status no_device(cudaError_t error, int found, int needed);
 
+// A launch into a stream of another device would run there, on memory that is not its own, and take that
+// device from the process. Toolkits before 12.8 cannot ask.
+Status check_stream(int device, cudaStream_t stream);
+
 // Makes a device current for this thread as long as it lives, and then the one before again.
 class DeviceScope {
  public:

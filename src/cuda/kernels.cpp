@@ -31,6 +31,7 @@ Status run(const Kernel& kernel, const Params& params, const Schedule& schedule,
   if (!scope.ok()) return scope.status();
   Call call;
   call.stream = static_cast<cudaStream_t>(launch.stream);
+  if (Status s = check_stream(launch.device_index, call.stream); !s.ok()) return s;
   call.scratch = launch.scratch;
   call.control = launch.control;
   call.num_splits = schedule.num_splits;
@@ -65,6 +66,10 @@ Status run_prepare(const Kernel& kernel, const Problem& problem, int device_inde
 #define CUDA_FORWARD(name, arch, type, dim, dim_v, m, n, score, align, resident, share)  \
   constexpr Facts name##_facts{COLUMNS(name, dim, dim_v, score, align, resident, share), \
                                .launch = cuda::name, .refuses_call = cuda::name##_refuses};
+#define CUDA_TEAMS(name, arch, type, dim, dim_v, m, n, score, align, resident, share)    \
+  constexpr Facts name##_facts{COLUMNS(name, dim, dim_v, score, align, resident, share), \
+                               .packs_heads = true, .launch = cuda::name,                \
+                               .refuses_call = cuda::name##_refuses};
 #define CUDA_BACKWARD(name, arch, type, dim, dim_v, m, n, score, align, resident, share)                \
   constexpr Facts name##_facts{COLUMNS(name, dim, dim_v, score, align, resident, share),                \
                                .launch_backward = cuda::name, .refuses_backward = cuda::name##_refuses, \
@@ -112,7 +117,7 @@ constexpr Kernel over(DType stored, Kernel kernel) {
 }
 
 constexpr Kernel in_parts(Kernel kernel) {
-  kernel.scratch_bytes = f32_scratch;
+  if (kernel.op == Op::forward) kernel.scratch_bytes = f32_scratch;
   kernel.estimate = f32_estimate;
   return kernel;
 }
@@ -127,6 +132,7 @@ constexpr Kernel in_parts(Kernel kernel) {
 #define CUDA_SHORT(...) ROW(forward, small, __VA_ARGS__),
 #define CUDA_STANDARD(...) ROW(forward, standard, __VA_ARGS__),
 #define CUDA_BACKWARD(...) ROW(backward, fused, __VA_ARGS__),
+#define CUDA_BACKWARD_F32(...) in_parts(ROW(backward, fused, __VA_ARGS__)),
 constexpr Kernel kRows[] = {
 #include "cuda/kernels.def"
 };

@@ -15,6 +15,14 @@ Status on(int device, const char* what, Call&& call) {
 
 cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
 
+template <typename Call>
+Status launch_on(int device, void* stream, const char* what, Call&& call) {
+  const DeviceScope scope(device);
+  if (!scope.ok()) return scope.status();
+  if (Status s = check_stream(device, stream_of(stream)); !s.ok()) return s;
+  return status_of(call(), what);
+}
+
 }  // namespace
 
 Status allocate(int device, int64_t bytes, void** data) {
@@ -72,12 +80,25 @@ Status zero_in(int device, void* stream, void* data, int64_t bytes) {
             [&] { return cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), stream_of(stream)); });
 }
 
+Status state_of(int device, void* stream, StreamState* state) {
+  return launch_on(device, stream, "asking for the state of a stream", [&] {
+    unsigned long long id = 0;
+    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    cudaError_t error = cudaStreamIsCapturing(stream_of(stream), &capturing);
+    const bool none = capturing == cudaStreamCaptureStatusNone;
+    if (error == cudaSuccess && none)
+      error = cudaStreamGetId(stream_of(stream), &id);  // refused while it captures
+    *state = {id, !none};
+    return error;
+  });
+}
+
 Status merge(int device, void* stream, const MergeParts& parts) {
-  return on(device, "merging", [&] { return launch_merge(parts, stream_of(stream)); });
+  return launch_on(device, stream, "merging", [&] { return launch_merge(parts, stream_of(stream)); });
 }
 
 Status append(int device, void* stream, const AppendParams& rows) {
-  return on(device, "appending", [&] { return launch_append(rows, stream_of(stream)); });
+  return launch_on(device, stream, "appending", [&] { return launch_append(rows, stream_of(stream)); });
 }
 
 Status synchronize(int device) {

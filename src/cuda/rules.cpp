@@ -7,6 +7,7 @@
 #include "core/cache.h"
 #include "core/cost.h"
 #include "core/text.h"
+#include "cuda/packed_heads.h"
 
 namespace tilewise::cuda {
 namespace {
@@ -51,8 +52,9 @@ std::string refuses_dtypes(const Kernel& kernel, const Problem& p) {
                  {"dv", p.dtype_dv, (p.wants & TILEWISE_WANT_DV) != 0, true}};
   for (const auto& t : tensors) {
     if (!t.used || t.dtype == static_cast<int32_t>(kernel.dtype)) continue;
-    if (!t.converted || t.dtype != TILEWISE_F32)
-      return cat("takes ", t.name, " in ", name_of(kernel.dtype), t.converted ? " or f32" : "", "; given ",
+    const bool or_f32 = t.converted && kernel.dtype != DType::f32;
+    if (!or_f32 || t.dtype != TILEWISE_F32)
+      return cat("takes ", t.name, " in ", name_of(kernel.dtype), or_f32 ? " or f32" : "", "; given ",
                  name_of(static_cast<DType>(t.dtype)));
   }
   return {};
@@ -70,19 +72,49 @@ int64_t tiles_of(const Kernel& kernel, const Problem& p) {
                                    : (p.seqlen_q + kernel.tile_m - 1) / kernel.tile_m;
 }
 
-// Pairs of the key tiles that are walked, one head of a full sequence: each query tile rounds its first and
-// last key up to whole tiles.
-double walked_pairs(const Kernel& kernel, const Problem& p) {
-  const double m = kernel.tile_m, n = kernel.tile_n;
+// Pairs of the key tiles that a head of a full sequence walks: each tile of m queries rounds its first and
+// last key up to whole tiles of n.
+double walked_by_head(int tile_m, int tile_n, const Problem& p) {
+  const double m = tile_m, n = tile_n;
   const double rows = std::ceil(static_cast<double>(p.seqlen_q) / m) * m;
   const double keys = std::ceil(static_cast<double>(p.seqlen_kv) / n) * n;
   const int edges = (p.causal || p.window_right >= 0 ? 1 : 0) + (p.window_left >= 0 ? 1 : 0);
-  const double visible = visible_pairs_per_head(p);
+  // Rows that only fill the last tile cost what the others do.
+  const double visible =
+      visible_pairs_per_head(p) * rows / static_cast<double>(std::max<int64_t>(p.seqlen_q, 1));
   if (edges == 0) return rows * keys;
   // Along an edge a tile row walks half of m keys more than its rows see on average, and what rounding up to
   // key tiles adds where an edge moves by m.
-  const double rounding = n - std::gcd(kernel.tile_m, kernel.tile_n);
+  const double rounding = n - std::gcd(tile_m, tile_n);
   return std::min(rows * keys, visible + edges * rows * 0.5 * (m + rounding));
+}
+
+// What a sequence's heads come to: tiles that blocks start from (of queries, in backward of keys), and pairs
+// that are walked; how many heads read their keys, each anew.
+struct Walk {
+  double tiles, pairs, readers;
+};
+Walk walk_of(const Kernel& kernel, const Problem& p) {
+  if (!facts_of(kernel).packs_heads) {
+    const auto heads = static_cast<double>(p.heads_q);
+    return {heads * static_cast<double>(tiles_of(kernel, p)),
+            heads * walked_by_head(kernel.tile_m, kernel.tile_n, p), heads};
+  }
+  // A warpgroup walks what its own 64 rows see.
+  const PackedHeads packed = pack_heads(p.seqlen_q, p.heads_q / p.heads_kv, kernel.tile_m);
+  const double packs = static_cast<double>(p.heads_kv * packed.packs);
+  return {packs * static_cast<double>(packed.tiles_m),
+          packs * (kernel.tile_m >> packed.rows_log2) *
+              walked_by_head(std::min(1 << packed.rows_log2, 64), kernel.tile_n, p),
+          packs};
+}
+
+// Fitted to what rows take of a multiprocessor for a piece of n steps (docs/performance/forward_short.md).
+double piece_seconds(const Kernel& kernel) {
+  const Facts& facts = facts_of(kernel);
+  if (facts.packs_heads) return (0.7e-6 + 1.1e-6 * facts.head_dim / 64.0) / facts.blocks;
+  const bool small_blocks = kernel.target == Target::sm90 && facts.blocks > 1;
+  return (small_blocks ? 0.1e-6 : 0.4e-6) + 0.5e-6 * kernel.tile_m / 64.0;
 }
 
 }  // namespace
@@ -156,9 +188,9 @@ Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& devi
   const Facts& facts = facts_of(kernel);
   const double multiprocessors = multiprocessors_of(device);
   const double rate = peak_rate(kernel.target, device) * facts.percent / 100.0;
-  const double heads = full_sequences(p) * static_cast<double>(p.heads_q);
-  const double walked = heads * walked_pairs(kernel, p), visible = visible_pairs(p);
-  const double tiles = heads * static_cast<double>(tiles_of(kernel, p));
+  const Walk walk = walk_of(kernel, p);
+  const double walked = full_sequences(p) * walk.pairs, visible = visible_pairs(p);
+  const double tiles = full_sequences(p) * walk.tiles;
   // Tiles of the matrix units have the row's dimensions, whatever the problem fills of them.
   const bool padded = kernel.target != Target::simt;
   const auto dim = static_cast<double>(padded ? facts.head_dim : p.head_dim);
@@ -180,20 +212,26 @@ Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& devi
   // With one tile of queries a key is worth little work, and each query head reads it anew: heads of a group
   // from the L2, at 1.1 times the memory's rate in all (docs/performance/decode.md).
   if (padded && kernel.op == Op::forward && tiles_of(kernel, p) == 1)
-    read = std::max(read, visible / static_cast<double>(p.seqlen_q) * 2.0 *
+    read = std::max(read, visible / static_cast<double>(p.seqlen_q) * walk.readers /
+                              static_cast<double>(p.heads_q) * 2.0 *
                               static_cast<double>(p.head_dim + p.head_dim_v) / 1.1);
   // What starting and ending a piece of work costs a multiprocessor beside its products, and more where
   // pieces of a persistent block differ in length (docs/performance/forward_short.md).
   const bool starts = padded && kernel.op == Op::forward;
   const double uneven = facts.blocks == 1 && !even ? 1.25 : 1.0;
-  const double piece = starts ? (0.4e-6 + 0.5e-6 * kernel.tile_m / 64.0) * uneven : 0.0;
+  const double piece = starts ? piece_seconds(kernel) * uneven : 0.0;
   // A block alone on its multiprocessor is faster than its share of it.
   const double alone = starts && kernel.target == Target::sm90 && e.waves * facts.blocks <= 1.0
                            ? std::min(1.0, 2.0 / facts.blocks)
                            : 1.0;
-  e.seconds = kLaunchSeconds +
+  // Blocks that stay begin slowly: with a producer, of teams with two pieces at once.
+  const bool stays = starts && kernel.target == Target::sm90 && (facts.blocks == 1 || facts.packs_heads);
+  const double begin = facts.packs_heads ? 3.5e-6 : stays ? 1e-6 : 0.0;
+  // Of the bandwidth, where heads share tiles: one block walks all keys of a head.
+  const double share = walk.readers < static_cast<double>(p.heads_q) ? 0.75 : 1.0;
+  e.seconds = kLaunchSeconds + begin +
               std::max(std::max(1.0, tiles / multiprocessors) * piece + 2.0 * work * idle * alone / rate,
-                       read / bandwidth(device));
+                       read / (bandwidth(device) * share));
   return e;
 }
 

@@ -21,6 +21,7 @@ struct Facts {
   int percent;    // of the unit's rate
   cudaError_t (*prepare)(const tilewise_problem&);
   // Of forward rows.
+  bool packs_heads = false;  // cuda/packed_heads.h
   cudaError_t (*launch)(const ForwardParams&, const Call&) = nullptr;
   const char* (*refuses_call)(const ForwardParams&) = nullptr;
   // Of backward rows.

@@ -221,6 +221,21 @@ TEST(CudaRules, TheFastestRowThatADeviceHasIsTaken) {
       << reasons;
 }
 
+// Heads of a group that have few queries share tiles: of eight heads with 16 queries each one is left of
+// eight.
+TEST(CudaCost, HeadsOfAGroupShareTiles) {
+  const Kernel& kernel = cuda_row("forward_sm90_bf16_d64_128x64_t2_simple");
+  Problem p = problem(16);
+  p.seqlen_kv = 4096;
+  p.heads_q = p.heads_kv = 64;
+  const Estimate apart = cuda::estimate(kernel, p, made_up_device(), {});
+  p.heads_kv = 8;
+  const Estimate shared = cuda::estimate(kernel, p, made_up_device(), {});
+  EXPECT_NEAR(shared.waves, apart.waves / 8, 1e-9);
+  EXPECT_NEAR(shared.waste, 0.0, 1e-9);
+  EXPECT_NEAR(apart.waste, 0.75, 1e-9);  // of the tile's two fragments one is not walked
+}
+
 // A row for larger heads computes all of its dimensions.
 TEST(CudaCost, PaddedDimensionsCost) {
   cuda::Facts facts = cuda::facts_of(simt());

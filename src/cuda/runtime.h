@@ -38,6 +38,12 @@ Expected<int64_t> free_bytes(int device);
 Status allocate_in(int device, void* stream, int64_t bytes, void** data);
 Status release_in(int device, void* stream, void* data);
 Status zero_in(int device, void* stream, void* data, int64_t bytes);
+struct StreamState {
+  uint64_t id =
+      0;  // no other stream of the process ever has it, whatever handle names it; 0 while it captures
+  bool capturing = false;
+};
+Status state_of(int device, void* stream, StreamState* state);
 Status synchronize(int device);  // waits for everything, and reports what has failed
 
 // Folds a part into (o, lse), in the order of a stream.

@@ -11,21 +11,19 @@ namespace tilewise::cuda {
 namespace {
 
 // Tiles of rows of a key head: queries times the heads of their group.
-double row_tiles(const Problem& p) {
+double row_tiles(const Kernel& kernel, const Problem& p) {
   return std::ceil(static_cast<double>(p.seqlen_q) * static_cast<double>(p.heads_q / p.heads_kv) /
-                   kSplitRows);
+                   kernel.tile_m);
 }
-
-int64_t units_of(const Problem& p) { return p.batch * p.heads_kv * static_cast<int64_t>(row_tiles(p)); }
 
 }  // namespace
 
 std::string split_refuses(const Kernel& kernel, const Problem& p, const DeviceInfo& device) {
   if (std::string text = refuses(kernel, p, device); !text.empty()) return text;
   const double rows = static_cast<double>(p.seqlen_q) * static_cast<double>(p.heads_q / p.heads_kv);
-  const double entries = static_cast<double>(p.batch) * row_tiles(p) *
+  const double entries = static_cast<double>(p.batch) * row_tiles(kernel, p) *
                          (p.batch_invariant ? static_cast<double>(p.seqlen_kv) / kSplitChunk + 1.0 : 1.0);
-  const double steps = static_cast<double>(p.batch * p.heads_kv) * row_tiles(p) *
+  const double steps = static_cast<double>(p.batch * p.heads_kv) * row_tiles(kernel, p) *
                        (static_cast<double>(p.seqlen_kv) / kSplitGroup + 2.0);
   if (std::max({rows, entries, steps, static_cast<double>(p.num_pages)}) > kSplitMostRows)
     return cat(
@@ -43,7 +41,11 @@ Schedule split_schedule(const Kernel& kernel, const Problem& p, const DeviceInfo
 }
 
 int64_t split_scratch(const Kernel& kernel, const Problem& p, const Schedule& s) {
-  return split_scratch_bytes(facts_of(kernel).head_dim, units_of(p), s.num_splits);
+  const int64_t units = p.batch * p.heads_kv * static_cast<int64_t>(row_tiles(kernel, p));
+  const int64_t rows = split_part_rows(kernel.tile_m, p.seqlen_q * (p.heads_q / p.heads_kv));
+  const int64_t cuts = kernel.tile_m == kWideRows && !s.num_splits ? 8 * kSplitBlocks : 0;  // WideArgs::cuts
+  return cuts +
+         split_scratch_bytes(split_part_floats(rows, facts_of(kernel).head_dim_v), units, s.num_splits);
 }
 
 // The time to read what is seen, once from memory and, for each further tile of rows, from the cache behind
@@ -51,21 +53,23 @@ int64_t split_scratch(const Kernel& kernel, const Problem& p, const Schedule& s)
 Estimate split_estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& device, const Schedule& s) {
   // On the scale of the other rows' kLaunchSeconds; alone a sequence of 1k keys takes 9.8 us on an H200.
   constexpr double kSplitSeconds = 5e-6, kJoinSeconds = 3e-6;
-  // Of a unit of 16 rows and a key head, whatever its length, hidden by reading where that takes longer:
+  // Of a unit: a tile of rows and a key head, whatever its length, hidden by reading where that takes longer:
   // 16,384 units of 32 keys took 545 us.
   constexpr double kUnitSeconds = 4.4e-6;
-  // A block alone reads at twice its share of the bandwidth.
-  constexpr double kBlockOverShare = 2.0, kCacheOverMemory = 2.0, kShareOfUnit = 0.25;
+  // A block alone reads at twice its share of the bandwidth. Further tiles of rows find little in the cache:
+  // four took 3.8 times what one did.
+  constexpr double kBlockOverShare = 2.0, kCacheOverMemory = 1.05;
+  const double share_of_unit = kernel.tile_m == kSplitRows ? 0.25 : 0.45;
   const Facts& facts = facts_of(kernel);
   const double read = bandwidth(device) * facts.percent / 100.0;
-  const double tiles = row_tiles(p), rows = std::max(static_cast<double>(p.seqlen_q), 1.0);
+  const double tiles = row_tiles(kernel, p), rows = std::max(static_cast<double>(p.seqlen_q), 1.0);
   const double seen = std::min(static_cast<double>(p.seqlen_kv), visible_pairs_per_head(p) / rows + rows);
   const double key_heads = full_sequences(p) * static_cast<double>(p.heads_kv);
   const double row_bytes = bits_of(kernel.stored_kv()) / 8.0 * static_cast<double>(p.head_dim + p.head_dim_v);
   const double keys = key_heads * seen * row_bytes;
   const double multiprocessors = multiprocessors_of(device);
-  const double rate = peak_rate(kernel.target, device) * kShareOfUnit;
-  const double walked = key_heads * tiles * kSplitRows * seen;
+  const double rate = peak_rate(kernel.target, device) * share_of_unit;
+  const double walked = key_heads * tiles * kernel.tile_m * seen;
   Estimate e;
   e.bytes = ideal_bytes(p) -
             static_cast<double>(p.batch * p.heads_kv) * row_bytes * (static_cast<double>(p.seqlen_kv) - seen);

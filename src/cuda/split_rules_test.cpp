@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "core/cost.h"
 #include "cuda/made_up_device.h"
 #include "cuda/split_sizes.h"
@@ -32,11 +34,34 @@ TEST(SplitRules, FewQueriesTakeTheSplitRowAndManyDoNot) {
     EXPECT_STREQ(made->kernel, d128().name) << keys;
     EXPECT_EQ(made->num_splits, 0);
   }
-  for (int64_t queries : {4, 16})
-    EXPECT_STREQ(plan(decode(64, 4096, queries), made_up_device())->kernel, d128().name) << queries;
+  EXPECT_STREQ(plan(decode(64, 4096, 4), made_up_device())->kernel, d128().name);
   const auto prefill = plan(decode(1, 8192, 8192), made_up_device());
   ASSERT_TRUE(prefill.ok());
   EXPECT_EQ(std::string(prefill->kernel).find("split"), std::string::npos) << prefill->kernel;
+}
+
+TEST(SplitRules, ManyRowsAndWideHeadsTakeTilesOf64Rows) {
+  for (int64_t queries : {8, 16})
+    EXPECT_STREQ(plan(decode(64, 4096, queries), made_up_device())->kernel,
+                 "forward_sm90_bf16_d128_64x64_split_simple")
+        << queries;
+  Problem p = decode(16, 8192);
+  p.head_dim = p.head_dim_v = 256;
+  EXPECT_STREQ(plan(p, made_up_device())->kernel, "forward_sm90_bf16_d256_64x32_split_simple");
+  p.page_size = 64;
+  p.max_pages = 128;
+  p.num_pages = 16 * 128 + 1;
+  p.heads_kv = 1;
+  p.head_dim = 576;
+  p.head_dim_v = 512;
+  for (int64_t heads : {16, 128}) {
+    p.heads_q = heads;
+    const auto made = plan(p, made_up_device());
+    EXPECT_STREQ(made->kernel, "forward_sm90_bf16_d576_512_64x32_split_simple") << heads;
+    // A part has no more rows than there are.
+    EXPECT_EQ(cuda::split_scratch(cuda_row(made->kernel), p, {.num_splits = 0}),
+              int64_t{cuda::kSplitBlocks} * (2 * std::min<int64_t>(heads, 64) * 514 * 4 + 8));
+  }
 }
 
 TEST(SplitRules, PagesOfAnySizeAreTaken) {

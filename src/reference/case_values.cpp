@@ -51,7 +51,7 @@ double lowest(DType dtype) {
 constexpr const char* kInputs[] = {"random",        "ones",     "counting",   "powers",  "values",
                                    "heads",         "identity", "constant_k", "logits",  "sentinel",
                                    "half_overflow", "max_half", "zero_dout",  "nan_key", "inf_key",
-                                   "inf_score",     "wide",     "channel"};
+                                   "inf_score",     "wide",     "channel",    "spans",   "scaled_dout"};
 constexpr const char* kMasks[] = {"random", "corner", "band", "keys", "close_row", "list", "open", "closed"};
 constexpr const char* kBiases[] = {"random", "neginf", "lowest", "corner", "qk", "list", "minus", "row_list"};
 
@@ -122,6 +122,9 @@ double input_value(const Case& c, const std::string& tensor, int64_t row, int64_
     if (is_k) return dim < 4 ? (row % 2 == 0 ? 383.0 : 382.0) : 0.0;
   }
   if (p.name == "zero_dout" && is_dout) return 0.0;
+  if (p.name == "scaled_dout" && is_dout) return std::ldexp(drawn, static_cast<int>(p.whole(0, 0)));
+  if (p.name == "spans" && dim >= 8 && row < p.whole(1, row + 1))
+    return std::ldexp(drawn, -static_cast<int>(p.whole(0, 0)));
   if (p.name == "nan_key" && (is_k || is_v) && row == p.whole(0, 0)) {
     return std::numeric_limits<double>::quiet_NaN();
   }

@@ -16,6 +16,7 @@
 
 #include <cmath>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "core/dropout.h"
@@ -46,6 +47,7 @@ class HeadFormula {
   };
   struct RowResult {
     std::vector<Real> o;
+    std::vector<Real> o_divided_last;  // naive run: weights rounded before, o divided after their sum
     Real lse{};
     std::vector<int64_t> keys;  // that the row sees
     std::vector<Real> weights;  // of those keys, before dropout
@@ -145,6 +147,7 @@ class HeadFormula {
     if (sink != -kInfinity) sum += exp(Real(sink) - top);
     row.lse = log_sum(top, sum, scores, row.weights);
 
+    if constexpr (std::is_same_v<Real, float>) row.o_divided_last = divided_last(row, sum, i);
     for (size_t n = 0; n < row.keys.size(); ++n) {
       const int64_t j = row.keys[n];
       row.weights[n] = row.weights[n] / sum;
@@ -160,6 +163,18 @@ class HeadFormula {
       add_score_terms(scores[n], weight, &v[at(row.keys[n], p.head_dim_v)], &row.o);
     }
     return row;
+  }
+
+  // `row.weights` are still those of the largest score = 1.
+  std::vector<Real> divided_last(const RowResult& row, Real sum, int64_t i) const {
+    std::vector<Real> o(static_cast<size_t>(p.head_dim_v), Real(0.0));
+    for (size_t n = 0; n < row.keys.size(); ++n) {
+      const Real weight = stored_as(p.v.dtype, dropped(row.weights[n], i, row.keys[n]));
+      const Real* v_row = &v[at(row.keys[n], p.head_dim_v)];
+      for (int64_t d = 0; d < p.head_dim_v; ++d) o[at(d, 1)] += weight * v_row[d];
+    }
+    for (Real& x : o) x = x / sum;
+    return o;
   }
 
   // Sums that row i adds to. dq is row i's; dk, dv are [key rows of the sequence, dim].

@@ -16,8 +16,9 @@ namespace tilewise {
 template <typename Real>
 struct ForwardResult {
   std::vector<RowId> rows;
-  std::vector<Real> o;    // [rows, heads_q, head_dim_v]
-  std::vector<Real> lse;  // [rows, heads_q]
+  std::vector<Real> o;               // [rows, heads_q, head_dim_v]
+  std::vector<Real> o_divided_last;  // naive run: weights rounded before, o divided after their sum
+  std::vector<Real> lse;             // [rows, heads_q]
 };
 
 template <typename Real>

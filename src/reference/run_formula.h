@@ -22,6 +22,7 @@ ForwardResult<Real> run_forward(const ForwardParams& p, const RowSelection& sele
   result.rows = selection ? *selection : all_query_rows(p);
   const size_t count = result.rows.size();
   result.o.resize(count * static_cast<size_t>(p.heads_q * p.head_dim_v));
+  if constexpr (std::is_same_v<Real, float>) result.o_divided_last.resize(result.o.size());
   result.lse.resize(count * static_cast<size_t>(p.heads_q));
   const auto places = places_by_sequence(result.rows, p.batch);
   for (int64_t b = 0; b < p.batch; ++b) {
@@ -31,7 +32,10 @@ ForwardResult<Real> run_forward(const ForwardParams& p, const RowSelection& sele
       for (const size_t r : places[static_cast<size_t>(b)]) {
         const auto row = formula.forward_row(result.rows[r].row);
         const size_t at = r * static_cast<size_t>(p.heads_q) + static_cast<size_t>(h);
-        std::copy(row.o.begin(), row.o.end(), result.o.begin() + static_cast<int64_t>(at) * p.head_dim_v);
+        const int64_t begin = static_cast<int64_t>(at) * p.head_dim_v;
+        std::copy(row.o.begin(), row.o.end(), result.o.begin() + begin);
+        std::copy(row.o_divided_last.begin(), row.o_divided_last.end(),
+                  result.o_divided_last.begin() + begin);
         result.lse[at] = row.lse;
       }
     }

@@ -5,7 +5,8 @@
 // ref   fp64 (oracle.h).
 // naive the same formula with every product and sum in fp32 in index order, P and dS rounded to the storage
 //       dtype before their products, rounded once to the output's dtype; the maximum runs over the elements
-//       of one (batch, head). Elements where naive is not finite do not count towards the maximum.
+//       of one (batch, head), and for o over both orders: P divided by its sum and then rounded, and rounded
+//       with o divided last, as every fused kernel does. Elements where naive is not finite do not count.
 // u_out the output dtype's rounding unit (f32 2^-24, f16 2^-11, bf16 2^-8); below the smallest normal number
 //       the unit is that number's.
 // A     the same formula with every term replaced by its magnitude, and the rounding of a score counted

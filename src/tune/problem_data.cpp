@@ -58,6 +58,14 @@ Problem make_problem(const ProblemSize& size) {
   return p;
 }
 
+Problem forward_of(const Problem& backward) {
+  Problem p = backward;
+  p.direction = TILEWISE_FORWARD;
+  p.wants = 0;
+  p.features |= TILEWISE_HAS_LSE;
+  return p;
+}
+
 int32_t alignment_of(DType dtype, int64_t head_dim, int64_t head_dim_v) {
   int32_t alignment = kAlign;
   while (alignment > 1 &&
@@ -160,14 +168,10 @@ Status ProblemData::fetch(tilewise_tensor Tensors::*tensor) const {
 }
 
 Status ProblemData::fill_forward(const Context& context) {
-  Problem forward = problem_;
-  forward.direction = TILEWISE_FORWARD;
-  forward.wants = 0;
-  forward.features |= TILEWISE_HAS_LSE;
   Tensors t{};
   const Tensors& all = tensors();
   t.q = all.q, t.k = all.k, t.v = all.v, t.o = all.o, t.lse = all.lse;
-  auto call = PlannedCall::make(context, forward, t);
+  auto call = PlannedCall::make(context, forward_of(problem_), t);
   if (!call) return call.status();
   if (Status s = call->run(); !s.ok()) return s;
   return call->wait();

@@ -27,6 +27,8 @@ struct ProblemSize {
   int64_t page_size = 0;  // of the keys: pages in random order; 0 = not paged
 };
 Problem make_problem(const ProblemSize& size);
+// The forward that a backward problem's o and lse come from.
+Problem forward_of(const Problem& backward);
 // What row-major tensors of these sizes are aligned to, at most a cache line.
 int32_t alignment_of(DType dtype, int64_t head_dim, int64_t head_dim_v);
 

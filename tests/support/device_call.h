@@ -1,5 +1,5 @@
-// A call on device tensors, with its own copies: a case's tensors on the first CUDA device, outputs poisoned,
-// and the answer held against the oracle.
+// A call on device tensors, with its own copies: a case's tensors on a CUDA device, the first unless said,
+// outputs poisoned, and the answer held against the oracle.
 #ifndef TILEWISE_TESTS_SUPPORT_DEVICE_CALL_H_
 #define TILEWISE_TESTS_SUPPORT_DEVICE_CALL_H_
 
@@ -15,8 +15,9 @@
 namespace tilewise::testing_support {
 
 struct DeviceCall {
-  explicit DeviceCall(const std::string& line, DType dtype = DType::f32, Direction way = Direction::forward)
-      : source(*parse_case(line)), direction(way), data(source, dtype, 7), mirror(0) {
+  explicit DeviceCall(const std::string& line, DType dtype = DType::f32, Direction way = Direction::forward,
+                      int on = 0)
+      : source(*parse_case(line)), direction(way), device(on), data(source, dtype, 7), mirror(on) {
     if (direction == Direction::backward)
       data.set_forward_result(expect_forward(data.params(Direction::forward)));
     data.poison_outputs(direction, Poison::nan);
@@ -25,7 +26,7 @@ struct DeviceCall {
     tensors = mirror.twins(data.tensors(direction));
   }
   void download(const std::string& what) {
-    EXPECT_EQ(cuda::synchronize(0).message(), "") << what;
+    EXPECT_EQ(cuda::synchronize(device).message(), "") << what;
     data.for_each_tensor([&](const char*, CaseTensor& t) {
       EXPECT_EQ(mirror.download(t.memory(), t.memory_bytes()).message(), "");
     });
@@ -45,6 +46,7 @@ struct DeviceCall {
 
   const Case source;
   const Direction direction;
+  const int device;
   CaseData data;
   cuda::Mirror mirror;
   Tensors tensors{};

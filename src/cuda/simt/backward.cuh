@@ -268,17 +268,31 @@ __device__ __forceinline__ Interval query_tiles(const BackwardParams& p, const S
   return {first / kRows, (last + kRows - 1) / kRows};
 }
 
+// What of a tile's turns is to be made: all where `marks` is null, else the bits of a word a tile of each
+// head, as sm80/backward_f32_keys.cuh leaves it. Turns past the last bit have that one.
+struct Turns {
+  uint32_t marked;
+
+  __device__ __forceinline__ Turns(const uint32_t* marks, int64_t tile) : marked(marks ? marks[tile] : ~0u) {}
+  __device__ __forceinline__ bool take(int turn) const { return marked >> min(turn, 31) & 1; }
+};
+
 template <int kChunks>
 __global__ void __launch_bounds__(kThreads, 1)
-    backward_keys(const __grid_constant__ BackwardParams p, int64_t tiles, int slices, int64_t tasks) {
+    backward_keys(const __grid_constant__ BackwardParams p, int64_t tiles, int slices, int64_t tasks,
+                  const uint32_t* marks) {
   Shared& s = in_shared<Shared>();
   __shared__ RowValues values;
   for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     const int slice = static_cast<int>(task % slices);
     const int64_t head_kv = task / slices / tiles % p.heads_kv, b = task / slices / tiles / p.heads_kv;
+    const Turns turns(marks, (b * p.heads_kv + head_kv) * tiles + task / slices % tiles);
+    if (!turns.marked) continue;
     const Sequence q = sequence_of(p, b);
     // A packed sequence that is longer than it was planned for takes more than one turn.
+    int turn = 0;
     for (int64_t j0 = task / slices % tiles * kKeys; j0 < q.rows_kv; j0 += tiles * kKeys) {
+      if (!turns.take(turn++)) continue;
       KeyTile<kChunks> tile(p, s, values, slice * kChunks);
       const Interval rows = query_tiles(p, q, j0);
       for (int64_t head = head_kv * p.group(); head < (head_kv + 1) * p.group(); ++head) {
@@ -349,15 +363,20 @@ class QueryTile {
 
 template <int kChunks>
 __global__ void __launch_bounds__(kThreads, 1)
-    backward_queries(const __grid_constant__ BackwardParams p, int64_t tiles, int slices, int64_t tasks) {
+    backward_queries(const __grid_constant__ BackwardParams p, int64_t tiles, int slices, int64_t tasks,
+                     const uint32_t* marks) {
   Shared& s = in_shared<Shared>();
   __shared__ RowValues values;
   for (int64_t task = blockIdx.x; task < tasks; task += gridDim.x) {
     const int slice = static_cast<int>(task % slices);
     const int64_t head = task / slices / tiles % p.heads_q, b = task / slices / tiles / p.heads_q;
     // The last rows first: under a causal mask they are the longest.
-    for (int64_t row0 = (tiles - 1 - task / slices % tiles) * kRows; begin_rows(p, b, head, row0, s, values);
-         row0 += tiles * kRows) {
+    const int64_t first = tiles - 1 - task / slices % tiles;
+    const Turns turns(marks, (b * p.heads_q + head) * tiles + first);
+    if (!turns.marked) continue;
+    int turn = 0;
+    for (int64_t row0 = first * kRows; begin_rows(p, b, head, row0, s, values); row0 += tiles * kRows) {
+      if (!turns.take(turn++)) continue;
       QueryTile<kChunks> tile(p, s, values, slice * kChunks);
       const Interval keys = s.task.bounds.key_tiles(kKeys);
       for (int64_t j = keys.lo; j < keys.hi; ++j) tile.add(j * kKeys);

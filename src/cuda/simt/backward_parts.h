@@ -1,4 +1,5 @@
-// What the backward's kernels on plain FMA do for other rows too: D and dsinks.
+// What the backward's kernels on plain FMA do for other rows too: D and dsinks; for fp32 rows dbias, and what
+// their products cannot hold.
 #ifndef TILEWISE_CUDA_SIMT_BACKWARD_PARTS_H_
 #define TILEWISE_CUDA_SIMT_BACKWARD_PARTS_H_
 
@@ -21,6 +22,15 @@ cudaError_t launch_sinks(const BackwardParams& p, cudaStream_t stream);
 
 // Loads both kernels.
 cudaError_t prepare_parts();
+
+// dk, dv and dq. Marks: null, or of every tile of 64 keys or queries of a head the turns to make
+// (backward.cuh). `p.delta` is D.
+cudaError_t launch_gradients(const BackwardParams& p, const uint32_t* key_marks, const uint32_t* query_marks,
+                             cudaStream_t stream);
+cudaError_t launch_bias(const BackwardParams& p, cudaStream_t stream);
+
+// Loads all kernels of a problem's backward, those of prepare_parts() too.
+cudaError_t prepare_gradients(const tilewise_problem& p);
 
 }  // namespace tilewise::cuda::simt
 #endif  // TILEWISE_CUDA_SIMT_BACKWARD_PARTS_H_

@@ -76,7 +76,7 @@ struct BackwardBias {
     if (at.tile < 0) return;
     tiles.begin_rows();
     const int row = tiles.warp_row_now() + tiles.lane_now() / 4;
-    const FragmentQueries<C> of_rows(args.params, tiles.rows, shared, row);
+    const FragmentQueries<QueryShared<C>> of_rows(args.params, tiles.rows, shared, row);
 #pragma unroll 1
     while (at.tile >= 0) {
       tiles.load_keys(at.tile, 0);

@@ -25,9 +25,9 @@
 namespace tilewise::sm80 {
 
 // The rows of GeneralFragment: columns of a fragment, in shared memory.
-template <typename C>
+template <typename Shared>
 struct ColumnQueries {
-  const KeyShared<C>& shared;
+  const Shared& shared;
   const int stage, column;  // of element 0
 
   __device__ __forceinline__ int at(int i) const { return column + ByKeys::query_step(i); }
@@ -40,9 +40,11 @@ struct ColumnQueries {
   }
 };
 
-template <typename C>
+// SharedOf: fp32 rows (backward_f32_keys.cuh) have a plan of their own, and make their products otherwise.
+template <typename C, typename SharedOf = KeyShared<C>>
 struct BackwardKeys {
   using T = typename C::Element;
+  using Shared = SharedOf;
   static constexpr int kFragments = C::kFragments, kScores = C::kChunk / 2;
 
   // A tile of queries of a head of the group, as segments see it.
@@ -52,13 +54,13 @@ struct BackwardKeys {
   };
 
   const BackwardArgs& args;
-  KeyShared<C>& shared;
+  Shared& shared;
   const Gradient gradient;
   int32_t segment_low = INT32_MAX, segment_high = INT32_MIN;  // of the tile's keys
   float r_dv[kFragments][C::kDimV / 2];
   float r_own_dk[C::kOneSum ? 1 : kFragments][C::kOneSum ? 1 : C::kDim / 2];
 
-  __device__ __forceinline__ BackwardKeys(const BackwardArgs& a, KeyShared<C>& s)
+  __device__ __forceinline__ BackwardKeys(const BackwardArgs& a, Shared& s)
       : args(a), shared(s), gradient(a.gradient) {}
 
   // Work is in shared memory.
@@ -74,7 +76,7 @@ struct BackwardKeys {
     write();
   }
 
- private:
+ protected:
   __device__ __forceinline__ const tile::KeyWork& work() const { return shared.work; }
   static __device__ __forceinline__ int lane_now() { return ptx::thread_afresh() % 32; }
   static __device__ __forceinline__ int warp_row_now() { return ptx::thread_afresh() / 32 * 16 * kFragments; }
@@ -194,9 +196,9 @@ struct BackwardKeys {
 
   __device__ __forceinline__ void general_step(Step at, int stage, int chunk, bool careful) {
     static_assert(kFragments == 1);
-    const ColumnQueries<C> columns{shared, stage, chunk + 2 * (lane_now() % 4)};
-    GeneralFragment<ByKeys, ColumnQueries<C>, kScores> pairs{args, work(), columns, at.head,
-                                                             place(at, chunk)};
+    const ColumnQueries<Shared> columns{shared, stage, chunk + 2 * (lane_now() % 4)};
+    GeneralFragment<ByKeys, ColumnQueries<Shared>, kScores> pairs{args, work(), columns, at.head,
+                                                                  place(at, chunk)};
     pairs.fetch(work().is_full(at.tile) && !args.params.kv_ranges.data, at.mixed);
     float r_s[1][kScores], r_dp[1][kScores];
     multiply<C::kDim, typename C::KTile, typename C::QTile>(r_s, shared.k, shared.q[stage], chunk);

@@ -86,6 +86,13 @@ struct GeneralFragment {
     }
   }
 
+  // The same, not rounded.
+  __device__ __forceinline__ void drop(float (&to)[kCount], const float (&x)[kCount]) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      to[i] = !args.params.dropout_threshold ? x[i] : kept >> i & 1 ? x[i] * args.dropout_scale : 0.0f;
+  }
+
   // P to dS. Careful: where a hidden pair's dP is not finite, 0 times it is not 0.
   template <GradientOf kOf>
   __device__ __forceinline__ void score_gradients(float (&x)[kCount], float (&dp)[kCount],

@@ -47,15 +47,15 @@ struct QueryRows {
 };
 
 // The rows of GeneralFragment.
-template <typename C>
+template <typename Shared>
 struct FragmentQueries {
   const QueryRows<1>& rows;
-  const QueryShared<C>& shared;
+  const Shared& shared;
   const int row;  // of element 0, in the tile
   DropoutRow dropped[2];
 
-  __device__ __forceinline__ FragmentQueries(const BackwardParams& p, const QueryRows<1>& of,
-                                             const QueryShared<C>& s, int row_in_tile)
+  __device__ __forceinline__ FragmentQueries(const BackwardParams& p, const QueryRows<1>& of, const Shared& s,
+                                             int row_in_tile)
       : rows(of), shared(s), row(row_in_tile) {
     if (!p.dropout_threshold) return;
     for (int r = 0; r < 2; ++r)
@@ -68,17 +68,20 @@ struct FragmentQueries {
   __device__ __forceinline__ DropoutRow dropout(int i) const { return dropped[i / 2 % 2]; }
 };
 
-template <typename C>
+// SharedOf: fp32 rows (backward_f32_queries.cuh) have a plan of their own, and make their products otherwise.
+template <typename C, typename SharedOf = QueryShared<C>>
 struct BackwardQueries {
   using T = typename C::Element;
+  using Shared = SharedOf;
+  using OfRows = FragmentQueries<Shared>;
   static constexpr int kFragments = C::kFragments, kScores = C::kTileN / 2;
 
   const BackwardArgs& args;
-  QueryShared<C>& shared;
+  Shared& shared;
   QueryRows<kFragments> rows;
   float r_dq[kFragments][C::kDim / 2];
 
-  __device__ __forceinline__ BackwardQueries(const BackwardArgs& a, QueryShared<C>& s) : args(a), shared(s) {}
+  __device__ __forceinline__ BackwardQueries(const BackwardArgs& a, Shared& s) : args(a), shared(s) {}
 
   static __device__ __forceinline__ int lane_now() { return ptx::thread_afresh() % 32; }
   static __device__ __forceinline__ int warp_row_now() { return ptx::thread_afresh() / 32 * 16 * kFragments; }
@@ -105,12 +108,11 @@ struct BackwardQueries {
   }
   // dS of a tile of keys.
   template <GradientOf kOf>
-  __device__ __forceinline__ void general_gradients(float (&r_ds)[1][kScores],
-                                                    const FragmentQueries<C>& of_rows, Found at, int stage,
-                                                    bool careful) {
+  __device__ __forceinline__ void general_gradients(float (&r_ds)[1][kScores], const OfRows& of_rows,
+                                                    Found at, int stage, bool careful) {
     static_assert(kFragments == 1);
     const int lane = lane_now();
-    GeneralFragment<ByQueries, FragmentQueries<C>, kScores> pairs{
+    GeneralFragment<ByQueries, OfRows, kScores> pairs{
         args, work(), of_rows, work().head,
         ByQueries{work().row + warp_row_now() + lane / 4, at.tile * C::kTileN + 2 * (lane % 4)}};
     // Full is said of the rows that exist.
@@ -135,7 +137,7 @@ struct BackwardQueries {
     ptx::cp_async_commit();
   }
 
- private:
+ protected:
   __device__ __forceinline__ const tile::Work& work() const { return shared.work; }
 
   // Careful: keys that no row sees are cleared.
@@ -149,7 +151,7 @@ struct BackwardQueries {
     if (w.tile_first >= w.tile_last) return;
     begin_rows();
     if constexpr (C::kGeneral) {
-      const FragmentQueries<C> of_rows(args.params, rows, shared, warp_row_now() + lane_now() / 4);
+      const OfRows of_rows(args.params, rows, shared, warp_row_now() + lane_now() / 4);
       walk_tiles(careful, [&](Found at, int stage) { general_step(of_rows, at, stage, careful); });
     } else {
       walk_tiles(false, [&](Found at, int stage) { step(at.tile, stage); });
@@ -214,8 +216,7 @@ struct BackwardQueries {
     add(r_s, stage);
   }
 
-  __device__ __forceinline__ void general_step(const FragmentQueries<C>& of_rows, Found at, int stage,
-                                               bool careful) {
+  __device__ __forceinline__ void general_step(const OfRows& of_rows, Found at, int stage, bool careful) {
     float r_ds[1][kScores];
     general_gradients<GradientOf::product>(r_ds, of_rows, at, stage, careful);
     add(r_ds, stage);
@@ -249,13 +250,12 @@ struct BackwardQueries {
         0, w.len_q - w.row, static_cast<int>(p.head_dim_v), args.wide_dout);
   }
 
-  __device__ __forceinline__ void write() {
-    const BackwardParams& p = args.params;
+  // A row that sees nothing has zeros, whatever its q and dO.
+  __device__ __forceinline__ void clear_blind_rows() {
     const tile::Work& w = work();
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
       const int row = w.row + warp_row_now() + 16 * f + lane_now() / 4;
-      // A row that sees nothing has zeros, whatever its q and dO.
       bool sees[2] = {rows.sees(f, 0), rows.sees(f, 1)};
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -269,6 +269,16 @@ struct BackwardQueries {
       for (int i = 0; i < C::kDim / 2; ++i) {
         if (!sees[i / 2 % 2]) r_dq[f][i] = 0.0f;
       }
+    }
+  }
+
+  __device__ __forceinline__ void write() {
+    const BackwardParams& p = args.params;
+    const tile::Work& w = work();
+    clear_blind_rows();
+#pragma unroll
+    for (int f = 0; f < kFragments; ++f) {
+      const int row = w.row + warp_row_now() + 16 * f + lane_now() / 4;
       const int columns[2] = {row < w.rows_q ? static_cast<int>(p.head_dim) : 0,
                               row + 8 < w.rows_q ? static_cast<int>(p.head_dim) : 0};
       tile::store_gradient<T>(r_dq[f], p.scale, p.dq, p.dq.at(w.batch, w.q_begin + row, w.head), args.wide_dq,

@@ -1,5 +1,7 @@
 // fp32 rows in two fp16 numbers each, in scratch: x = (hi + lo / 2^11) * a power of two that the row shares.
-// A kernel of its own writes them once a call, so that what multiplies them only copies.
+// A kernel of its own writes them once a call, so that what multiplies them only copies. For the backward lo
+// is not scaled, so that one accumulator takes all products, and what a row cannot hold shows by itself
+// (Low::plain).
 //
 // Roles. 8 (of 64 columns) or 16 lanes take a row, eight numbers each; the row's largest finite magnitude
 // goes to [2^14, 2^15). Columns past the tensor's are 0. What is not finite stays what it is.
@@ -20,6 +22,11 @@ constexpr int kPartsThreads = 256;
 struct RowScale {
   float unit, least;
 };
+
+// The backward's parts are hi + lo, and of a row whose numbers are too far apart for that the unit is NaN:
+// what it is multiplied into is not finite, and is made again in plain fp32.
+enum class Low { scaled, plain };
+constexpr float kPlainRange = 1.0f / 32;  // of scaled numbers: lo is rounded to 2^-25, 2^-20 of these
 
 // Numbers so much smaller than what they are added to have lost bits (2^29: none yet).
 __device__ __forceinline__ bool is_wild(RowScale row, float unit) {
@@ -46,28 +53,35 @@ struct PartsOf {
   int32_t columns = 0, wide = 0;
 };
 
+template <int kTensors>
 struct PartsArgs {
-  PartsOf of[3];     // q, k, v
-  int64_t first[4];  // rows of all heads, one tensor after another
+  PartsOf of[kTensors];         // q, k, v, then dO
+  int64_t first[kTensors + 1];  // rows of all heads, one tensor after another
 };
 
+template <Low kLow = Low::scaled>
 __device__ __forceinline__ void split_pair(uint32_t& hi, uint32_t& lo, float x, float y) {
+  constexpr float kScale = kLow == Low::scaled ? kLowScale : 1.0f;
   hi = ptx::pack<__half>(x, y);
   const float2 rounded = ptx::unpack(hi, true);
-  lo = ptx::pack<__half>((x - rounded.x) * kLowScale, (y - rounded.y) * kLowScale);
+  lo = ptx::pack<__half>((x - rounded.x) * kScale, (y - rounded.y) * kScale);
 }
 
 __device__ __forceinline__ float power_of_2(int exponent) { return __int_as_float((exponent + 127) << 23); }
 
-template <int kDim>
-__global__ void __launch_bounds__(kPartsThreads) make_parts(const __grid_constant__ PartsArgs args) {
+template <int kDim, int kTensors, Low kLow>
+__global__ void __launch_bounds__(kPartsThreads)
+    make_parts(const __grid_constant__ PartsArgs<kTensors> args) {
   constexpr int kLanes = kDim / 8, kRows = kPartsThreads / kLanes;
   const int64_t index = int64_t{blockIdx.x} * kRows + threadIdx.x / kLanes;
   const int chunk = static_cast<int>(threadIdx.x) % kLanes;
   // Rows past the last one take part in the shuffles.
-  const bool exists = index < args.first[3];
-  const PartsOf& of = args.of[index >= args.first[2] ? 2 : index >= args.first[1] ? 1 : 0];
-  const int64_t in_tensor = exists ? index - args.first[&of - args.of] : 0;
+  const bool exists = index < args.first[kTensors];
+  int tensor = 0;
+#pragma unroll
+  for (int i = 1; i < kTensors; ++i) tensor = index >= args.first[i] ? i : tensor;
+  const PartsOf& of = args.of[tensor];
+  const int64_t in_tensor = exists ? index - args.first[tensor] : 0;
   const int64_t head = in_tensor / of.parts.rows, row = in_tensor % of.parts.rows;
   const int64_t b = of.parts.of_sequence ? row / of.parts.of_sequence : 0;
   const int64_t in_sequence = row - b * of.parts.of_sequence;
@@ -103,13 +117,15 @@ __global__ void __launch_bounds__(kPartsThreads) make_parts(const __grid_constan
   const float scale = power_of_2(kScaledExponent - exponent);
   uint32_t hi[4], lo[4];
 #pragma unroll
-  for (int j = 0; j < 4; ++j) split_pair(hi[j], lo[j], x[2 * j] * scale, x[2 * j + 1] * scale);
+  for (int j = 0; j < 4; ++j) split_pair<kLow>(hi[j], lo[j], x[2 * j] * scale, x[2 * j + 1] * scale);
   const int64_t at = in_tensor * kDim + 8 * chunk;
   *reinterpret_cast<uint4*>(of.parts.hi + at) = make_uint4(hi[0], hi[1], hi[2], hi[3]);
   *reinterpret_cast<uint4*>(of.parts.lo + at) = make_uint4(lo[0], lo[1], lo[2], lo[3]);
-  if (chunk == 0)
-    of.parts.scales[in_tensor] = {most ? power_of_2(exponent - kScaledExponent) : 0.0f,
-                                  __uint_as_float(least)};
+  if (chunk != 0) return;
+  RowScale scale_of{most ? power_of_2(exponent - kScaledExponent) : 0.0f, __uint_as_float(least)};
+  if (kLow == Low::plain && scale_of.least < scale_of.unit * kPlainRange)
+    scale_of.unit = __uint_as_float(0x7fffffffu);
+  of.parts.scales[in_tensor] = scale_of;
 }
 
 }  // namespace tilewise::sm80

@@ -3,8 +3,7 @@
 #define TILEWISE_CUDA_SM80_SHORT_CONFIG_H_
 
 #include "core/params.h"
-#include "cuda/tile/order.cuh"
-#include "cuda/tile/work.cuh"
+#include "cuda/tile/pieces.cuh"
 
 namespace tilewise::sm80 {
 
@@ -19,11 +18,11 @@ struct WarpShort {
 
 struct ShortArgs {
   ForwardParams params;
-  tile::Order order;
-  int32_t rows = 16;  // queries of a piece, a multiple of 16
-  int32_t queries_per_key_head = 1;
-  float scale_log2 = 0.0f;  // scores, shaped or not, to exponents of 2
-  int32_t shaped = 0;       // softcap, ALiBi or a scale that is not positive
+  tile::Pieces pieces;
+  int32_t rows = 16;           // queries of a piece, a multiple of 16
+  tile::FastDivide key_heads;  // query heads to key heads
+  float scale_log2 = 0.0f;     // scores, shaped or not, to exponents of 2
+  int32_t shaped = 0;          // softcap, ALiBi or a scale that is not positive
   int32_t wide_o = 0;
 };
 
@@ -35,19 +34,17 @@ struct ShortWork : tile::Work {
   // before the first one; next is false after the last.
   __device__ __forceinline__ void begin(const ShortArgs& args, int index) {
     int tile_row;
-    args.order.find(index, batch, head, tile_row);
-    kv_head = head / args.queries_per_key_head;
-    row = (tile_row - args.order.tiles_m) * args.rows;
+    args.pieces.find(index, batch, head, tile_row);
+    kv_head = args.key_heads.divide(head);
+    row = (tile_row - args.pieces.tiles_m) * args.rows;
   }
   __device__ __forceinline__ bool next(const ShortArgs& args) {
-    const Sequence s = sequence_of(args.params, batch);
-    row += args.order.tiles_m * args.rows;
-    rows_q = static_cast<int32_t>(s.rows_q);
-    if (row >= rows_q) return false;
-    take(args.params, s, batch, head);
+    if (!args.pieces.make<64>(*this, args.params, batch, head, row + args.pieces.tiles_m * args.rows,
+                              args.rows))
+      return false;
     const int last_row = min(row + args.rows, len_q) - 1;
-    see_first = max(lo(row), 0);
-    see_last = last_row < row ? 0 : max(hi(last_row), 0);
+    see_first = max(see_first, 0);
+    see_last = last_row < row ? 0 : max(see_last, 0);
     return true;
   }
 };

@@ -24,8 +24,9 @@ inline ShortArgs short_args(const ForwardParams& p, int multiprocessors) {
   ShortArgs args;
   args.params = p;
   args.rows = static_cast<int32_t>(std::min<int64_t>(kMostRows, 16 * ((fragments + pieces - 1) / pieces)));
-  args.order = tile::Order(args.rows == 0 ? 0 : (p.seqlen_q + args.rows - 1) / args.rows, p.heads_q, p.batch);
-  args.queries_per_key_head = static_cast<int32_t>(p.group());
+  args.pieces = tile::Pieces(
+      p, tile::Order(args.rows == 0 ? 0 : (p.seqlen_q + args.rows - 1) / args.rows, p.heads_q, p.batch));
+  args.key_heads = tile::FastDivide(p.group());
   args.shaped = tile::is_shaped(p);
   args.scale_log2 = args.shaped ? kLog2E : p.scale * kLog2E;
   args.wide_o = tile::stores_wide(p.o, p.head_dim_v);
@@ -35,10 +36,9 @@ inline ShortArgs short_args(const ForwardParams& p, int multiprocessors) {
 template <typename C>
 cudaError_t launch_by_warps(const ForwardParams& p, const cuda::Call& call) {
   const ShortArgs args = short_args(p, call.multiprocessors);
-  const int blocks = (args.order.total + C::kWarps - 1) / C::kWarps;
+  const int blocks = (args.pieces.total + C::kWarps - 1) / C::kWarps;
   if (blocks == 0) return cudaSuccess;
-  short_by_warps<C><<<blocks, C::kThreads, 0, call.stream>>>(args);
-  return cudaGetLastError();
+  return cuda::launch_early(short_by_warps<C>, blocks, C::kThreads, 0, call.stream, args);
 }
 
 // The kernels of a row, from the one with the fewest keys on.

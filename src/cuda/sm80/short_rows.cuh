@@ -17,7 +17,8 @@
 namespace tilewise::sm80 {
 
 __device__ __forceinline__ uint4 load_words(const void* g_from, bool exists) {
-  return exists ? __ldg(static_cast<const uint4*>(g_from)) : uint4{};
+  // Not through the read-only path: the kernel before may still be writing when this one begins.
+  return exists ? *static_cast<const uint4*>(g_from) : uint4{};
 }
 
 // Queries `row` + g and + 8 of the sequence; zeros for what is not there.

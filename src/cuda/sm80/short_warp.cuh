@@ -14,6 +14,7 @@
 #ifndef TILEWISE_CUDA_SM80_SHORT_WARP_H_
 #define TILEWISE_CUDA_SM80_SHORT_WARP_H_
 
+#include "cuda/ptx/grid.cuh"
 #include "cuda/ptx/matrix.cuh"
 #include "cuda/ptx/registers.cuh"
 #include "cuda/sm80/short_rows.cuh"
@@ -119,18 +120,22 @@ template <typename C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocks)
     short_by_warps(const __grid_constant__ ShortArgs args) {
   __shared__ ShortWork s_work[C::kWarps];
+  ptx::grid_release();
+  if (!args.pieces.uniform) ptx::grid_wait();
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int index = static_cast<int>(blockIdx.x) * C::kWarps + warp;
-  if (index >= args.order.total) return;
+  if (index >= args.pieces.total) return;
   ShortWork& work = s_work[warp];
   if (lane == 0) work.begin(args, index);
+  bool more = lane == 0 && work.next(args);
+  ptx::grid_wait();
 #pragma unroll 1
   for (;;) {
-    const bool more = lane == 0 && work.next(args);
     __syncwarp();
     if (!__shfl_sync(~0u, more, 0)) return;
     WarpPiece<C>{args, work}.run();
     __syncwarp();
+    more = lane == 0 && work.next(args);
   }
 }
 

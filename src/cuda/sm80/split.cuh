@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) split_forward(const __grid_con
   ptx::grid_release();
   extern __shared__ __align__(128) unsigned char s_memory[];
   SplitShared<C>& shared = *reinterpret_cast<SplitShared<C>*>(s_memory);
-  if (!find_share(args, shared)) return;
+  if (!find_share<C>(args, shared)) return;
 
   Loader<C> loader(args, shared);
   ptx::grid_wait();

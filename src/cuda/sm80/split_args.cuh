@@ -34,7 +34,7 @@ struct Span {
   int32_t q_tile, chunk;
   int32_t rows;                 // that are written
   int32_t see_first, see_last;  // keys that some row sees
-  int32_t first, groups;        // of 16 keys; one without keys where rows are written all the same
+  int32_t first, groups;        // of C::kKeys; one without keys where rows are written all the same
 };
 
 struct SplitArgs {
@@ -45,7 +45,9 @@ struct SplitArgs {
   int32_t entries = 0;  // batch * q_tiles * max(1, chunks)
   // Keys of a group lie at one stride: contiguous, or pages that are multiples of a group.
   bool one_run = false;
-  bool full_rows = false;  // head_dim and head_dim_v are the build's
+  bool full_rows = false;    // head_dim and head_dim_v are the build's
+  bool wide_stores = false;  // rows of o begin at multiples of 16 bytes and are whole pieces of as many
+  int32_t part_rows = 0;     // of a part
   float scale_log2 = 0.0f, softcap_log2 = 0.0f, inverse_cap = 0.0f;
   uint32_t* counters = nullptr;  // a byte each, zero
   float* parts = nullptr;        // SplitPart after SplitPart
@@ -60,7 +62,8 @@ struct SplitArgs {
 
 // Element: of q and o; Stored: of k and v. kKeys: of a warp's step, a group; kTileKeys: of a block's, a group
 // of each warp.
-template <typename Element_, int kDim_, int kWarps_, int kStages_, typename Stored_ = Element_>
+template <typename Element_, int kDim_, int kWarps_, int kStages_, typename Stored_ = Element_,
+          int kKeys_ = cuda::kSplitGroup>
 struct SplitConfig {
   using Element = Element_;
   using Stored = Stored_;
@@ -68,12 +71,16 @@ struct SplitConfig {
   // exact.
   static constexpr bool kQuantized = sizeof(Stored) == 1;
   using Product = std::conditional_t<kQuantized, __half, Element>;
-  static constexpr int kDim = kDim_, kWarps = kWarps_, kStages = kStages_, kThreads = 32 * kWarps;
-  static constexpr int kRows = cuda::kSplitRows, kKeys = cuda::kSplitGroup, kTileKeys = kKeys * kWarps;
+  static constexpr int kDim = kDim_, kDimV = kDim_, kWarps = kWarps_, kStages = kStages_;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kGroups = kWarps;  // of a step of the block
+  static constexpr int kRows = cuda::kSplitRows, kKeys = kKeys_, kTileKeys = kKeys * kGroups;
   static constexpr int kRowBytes = kDim * sizeof(Stored);
   static constexpr int kHalfBytes = kKeys * kRowBytes, kStageBytes = 2 * kHalfBytes;  // K, then V
-  static constexpr int kPitch = kDim + 4;                                             // of `merge`, in floats
+  static constexpr int kMergeRows = kQuantized ? 4 : 8;
+  static constexpr int kPitch = kDim + 4;     // of `merge`, in floats
   static constexpr int kColumns = kDim / 32;  // of a lane, of a row, side by side
+  static __device__ __forceinline__ int part_rows(const SplitArgs&) { return kRows; }
   static_assert(kDim <= 128, "wider heads leave no registers for Q");
 };
 
@@ -107,8 +114,8 @@ template <typename C>
 struct SplitShared : SplitScales<C> {
   alignas(128) unsigned char stage[C::kWarps][C::kStages][C::kStageBytes];
   union {
-    unsigned char q[C::kRows * C::kDim * 2];  // at a unit's beginning
-    float merge[C::kWarps][8][C::kPitch];     // at its end
+    unsigned char q[C::kRows * C::kDim * 2];           // at a unit's beginning
+    float merge[C::kWarps][C::kMergeRows][C::kPitch];  // at its end
   };
   // Of the unit's rows: keys that they see, positions of their queries, ALiBi slopes in exponents of 2.
   int32_t lo[C::kRows], hi[C::kRows], position[C::kRows];

@@ -12,15 +12,16 @@ __device__ __forceinline__ float part_weight(float top, float common) {
   return ptx::exp2_approx(top - (common == kNegativeInfinity ? 0.0f : common));
 }
 
-// A part in scratch: O of 16 rows, their maxima, their sums.
+// A part in scratch: O of the rows of a tile, their maxima, their sums.
 template <typename C>
 struct Part {
+  int rows;
   float* data;
   __device__ __forceinline__ Part(const SplitArgs& args, int64_t index)
-      : data(args.parts + index * cuda::split_part_floats(C::kDim)) {}
-  __device__ __forceinline__ float* o(int r) const { return data + r * C::kDim; }
-  __device__ __forceinline__ float* top() const { return data + C::kRows * C::kDim; }
-  __device__ __forceinline__ float* sum() const { return top() + C::kRows; }
+      : rows(C::part_rows(args)), data(args.parts + index * cuda::split_part_floats(rows, C::kDimV)) {}
+  __device__ __forceinline__ float* o(int r) const { return data + r * C::kDimV; }
+  __device__ __forceinline__ float* top() const { return data + rows * C::kDimV; }
+  __device__ __forceinline__ float* sum() const { return top() + rows; }
 };
 
 // A lane's columns of a row of a part.
@@ -51,11 +52,11 @@ __device__ __forceinline__ void write_part(const Part<C>& part, int r, float top
   }
 }
 
-// Row r from `count` parts, by a warp, in ascending order; at(n) is the n-th. Weights are found by the lanes,
-// a part each, while the first parts are on their way.
+// Row r from column0 on from `count` parts, by a warp, in ascending order; at(n) is the n-th. Weights are
+// found by the lanes, a part each, while the first parts are on their way.
 template <typename C, typename At>
-__device__ __forceinline__ void join_row(const SplitArgs& args, const Unit& u, int r, int count,
-                                         const At& at) {
+__device__ __forceinline__ void join_row(const SplitArgs& args, const Unit& u, int r, int count, const At& at,
+                                         int column0 = 0) {
   constexpr int kAtOnce = 8;
   const int lane = threadIdx.x % 32;
   float parts[kAtOnce][C::kColumns];
@@ -64,7 +65,7 @@ __device__ __forceinline__ void join_row(const SplitArgs& args, const Unit& u, i
     for (int n = 0; n < kAtOnce; ++n) {
 #pragma unroll
       for (int i = 0; i < C::kColumns; ++i) parts[n][i] = 0.0f;
-      if (begin + n < count) load_columns<C>(at(begin + n).o(r), parts[n]);
+      if (begin + n < count) load_columns<C>(at(begin + n).o(r) + column0, parts[n]);
     }
   };
   read(0);
@@ -91,18 +92,19 @@ __device__ __forceinline__ void join_row(const SplitArgs& args, const Unit& u, i
   }
 #pragma unroll
   for (int bit = 16; bit > 0; bit /= 2) sum += __shfl_xor_sync(~0u, sum, bit);
-  write_row<C>(args, u, r, top, sum, r_o);
+  write_row<C>(args, u, r, top, sum, r_o, column0);
 }
 
-// Rows 8 half + i of all warps to shared memory, each warp's scaled to the common maximum.
+// Rows [begin, begin + kMergeRows) of all warps to shared memory, each warp's scaled to the common maximum.
 template <typename C>
-__device__ __forceinline__ void lay_down(SplitShared<C>& shared, const Products<C>& products, int half) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4 + 8 * half;
+__device__ __forceinline__ void lay_down(SplitShared<C>& shared, const Products<C>& products, int begin) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, half = begin / 8, row = lane / 4 + 8 * half;
   float top = shared.top[0][row];
 #pragma unroll
   for (int w = 1; w < C::kWarps; ++w) top = fmaxf(top, shared.top[w][row]);
   const float weight = part_weight(half ? products.top[1] : products.top[0], top);
-  products.put_row(shared.merge[warp][lane / 4], half, weight);
+  if (C::kMergeRows == 8 || row / C::kMergeRows == begin / C::kMergeRows)
+    products.put_row(shared.merge[warp][row - begin], half, weight);
 }
 
 // By the whole block.
@@ -131,12 +133,12 @@ __device__ __forceinline__ void finish_unit(const SplitArgs& args, SplitShared<C
   }
   __syncthreads();
 #pragma unroll 1
-  for (int half = 0; 8 * half < u.rows; ++half) {
-    lay_down(shared, products, half);
+  for (int begin = 0; begin < u.rows; begin += C::kMergeRows) {
+    lay_down(shared, products, begin);
     __syncthreads();
 #pragma unroll 1
-    for (int i = warp; i < 8 && 8 * half + i < u.rows; i += C::kWarps) {
-      const int row = 8 * half + i;
+    for (int i = warp; i < C::kMergeRows && begin + i < u.rows; i += C::kWarps) {
+      const int row = begin + i;
       float top = shared.top[0][row], sum = 0.0f, r_o[C::kColumns] = {};
 #pragma unroll
       for (int w = 1; w < C::kWarps; ++w) top = fmaxf(top, shared.top[w][row]);
@@ -156,7 +158,7 @@ __device__ __forceinline__ void finish_unit(const SplitArgs& args, SplitShared<C
   if (!cut || args.chunks) return;
 
   if (threadIdx.x == 0) {
-    const int share = share_of(shared.found.total), first = piece.start / share;
+    const int share = share_of<C>(shared.found.total), first = piece.start / share;
     const uint32_t blocks = (piece.start + s.groups - 1) / share - first + 1, shift = first % 4 * 8;
     shared.first_block = first;
     shared.blocks = static_cast<int32_t>(blocks);

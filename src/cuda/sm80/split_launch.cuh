@@ -20,12 +20,14 @@ SplitArgs split_args(const ForwardParams& p, const cuda::Call& call) {
   args.group = FastDivide::by(p.group());
   args.page = FastDivide::by(std::max<int64_t>(1, p.page_size));
   args.scale_rows = FastDivide::by(std::max<int64_t>(1, p.scale_rows));
-  args.q_tiles = static_cast<int32_t>((p.seqlen_q * p.group() + cuda::kSplitRows - 1) / cuda::kSplitRows);
+  args.q_tiles = static_cast<int32_t>((p.seqlen_q * p.group() + C::kRows - 1) / C::kRows);
+  args.part_rows = static_cast<int32_t>(cuda::split_part_rows(C::kRows, p.seqlen_q * p.group()));
   args.chunks = call.num_splits;
   args.entries = static_cast<int32_t>(p.batch * args.q_tiles * std::max(1, args.chunks));
-  args.one_run = p.page_size % cuda::kSplitGroup == 0;
+  args.one_run = p.page_size % C::kKeys == 0;
   args.scale_log2 = p.scale * kLog2E;
-  args.full_rows = p.head_dim == C::kDim && p.head_dim_v == C::kDim;
+  args.full_rows = p.head_dim == C::kDim && p.head_dim_v == C::kDimV;
+  args.wide_stores = p.o.dtype != DType::f32 && p.head_dim_v % 8 == 0;
   if (p.softcap > 0.0f) {
     args.softcap_log2 = p.softcap * kLog2E;
     args.inverse_cap = 1.0f / p.softcap;

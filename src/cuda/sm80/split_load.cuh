@@ -6,7 +6,7 @@
 
 #include "cuda/ptx/cp_async.cuh"
 #include "cuda/ptx/shared.cuh"
-#include "cuda/sm80/split_schedule.cuh"
+#include "cuda/sm80/split_walk.cuh"
 #include "cuda/tile/shared_tile.cuh"
 
 namespace tilewise::sm80 {
@@ -15,12 +15,7 @@ template <typename C>
 class Loader {
  public:
   __device__ __forceinline__ Loader(const SplitArgs& args, SplitShared<C>& shared)
-      : args_(args), shared_(shared) {
-    const int total = shared.found.total, share = share_of(total);
-    position_ = share * static_cast<int>(blockIdx.x);
-    left_ = min(share, total - position_);
-    entry_ = shared.found.entry;
-    skip_ = shared.found.at;
+      : args_(args), shared_(shared), walk_(args, shared) {
     begin_piece();
   }
 
@@ -54,61 +49,24 @@ class Loader {
   static constexpr int kChunks = C::kRowBytes / 16, kOfChunk = 16 / sizeof(T);  // 16-byte pieces of a row
   static constexpr int kRowsAtOnce = 32 / kChunks;  // rows of one copy of all lanes
   static constexpr int kCopies = C::kKeys / kRowsAtOnce;
-  static constexpr int kPieces = SplitShared<C>::kPieces;
 
   static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
   __device__ __forceinline__ void begin_piece() {
     const ForwardParams& p = args_.params;
-    const int heads = static_cast<int>(p.heads_kv);
-    Span span = shared_.pieces[number_ == 0 ? kPieces - 1 : number_ - 1].span;  // of the piece before
-    int at = 0;
-#pragma unroll 1
-    while (left_ > 0) {
-      if (head_ == heads) {
-        head_ = 0;
-        ++entry_;
-        fresh_ = true;
-      }
-      if (fresh_) {
-        fresh_ = false;
-        if (args_.uniform) {
-          span = args_.span;
-          span.band.batch = entry_;
-        } else {
-          span = span_of<C>(args_, entry_, args_.chunks);
-        }
-        if (span.groups == 0) {
-          head_ = heads;
-          continue;
-        }
-        head_ = args_.uniform ? args_.span_groups.divide(skip_) : skip_ / span.groups;
-        at = skip_ - head_ * span.groups;
-        skip_ = 0;
-      }
-      if (args_.chunks == 0 || at == 0) break;
-      left_ -= span.groups - at;  // where cuts are fixed the block before walks all of it
-      position_ += span.groups - at;
-      at = 0;
-      ++head_;
-    }
-    ended_ = left_ <= 0;
-    const int count = ended_ ? 0 : args_.chunks ? span.groups : min(left_, span.groups - at);
-    shared_.pieces[number_] = {span, head_, at, count, position_ - at};
-    number_ = number_ + 1 == kPieces ? 0 : number_ + 1;
+    const Piece piece = walk_.next(args_, shared_);
+    const Span& span = piece.span;
+    ended_ = piece.count == 0;
     if (ended_) return;
     batch_ = span.band.batch;
     see_first_ = span.see_first;
     see_last_ = span.see_last;
-    last_ = piece_last<C>(span, at, count);
-    key_ = (span.first + at + static_cast<int>(threadIdx.x) / 32) * C::kKeys;
-    steps_ = steps_of<C>(count);
-    left_ -= count;
-    position_ += count;
+    last_ = piece_last<C>(span, piece.at, piece.count);
+    key_ = (span.first + piece.at + static_cast<int>(threadIdx.x) / 32) * C::kKeys;
+    steps_ = steps_of<C>(piece.count);
     // The lane's place: its head and its piece of a row. Keys come on top.
-    k_ = static_cast<const T*>(p.k.data) + head_ * p.k.head_stride + lane() % kChunks * kOfChunk;
-    v_ = static_cast<const T*>(p.v.data) + head_ * p.v.head_stride + lane() % kChunks * kOfChunk;
-    if constexpr (C::kQuantized) scale_head_ = head_;
-    ++head_;
+    k_ = static_cast<const T*>(p.k.data) + piece.head * p.k.head_stride + lane() % kChunks * kOfChunk;
+    v_ = static_cast<const T*>(p.v.data) + piece.head * p.v.head_stride + lane() % kChunks * kOfChunk;
+    if constexpr (C::kQuantized) scale_head_ = piece.head;
     if (!p.page_size) {
       slot_ = cache_slot(p, batch_);
       begin_ = span.band.kv_begin;
@@ -191,32 +149,35 @@ class Loader {
     }
   }
 
-  // Half of the lanes for K, half for V, a key each; the nearest seen one's where it is not seen.
+  // Each lane for a key, of K or V or both; the nearest seen one's where it is not seen.
   __device__ __forceinline__ void copy_scales(float (*s_scale)[C::kKeys], int key0) const {
     const ForwardParams& p = args_.params;
-    const bool of_v = lane() >= C::kKeys;
-    const CacheScales& scales = of_v ? p.v_scales : p.k_scales;
-    if (!scales.data) return;
     const int key = min(max(key0 + lane() % C::kKeys, see_first_), see_last_ - 1);
     int64_t block, row;
     find_key(key, &block, &row);
     const int group = p.scale_rows ? args_.scale_rows.divide(static_cast<int>(row) - begin_) : 0;
-    ptx::cp_async_4(ptx::shared_address(&s_scale[of_v][lane() % C::kKeys]),
-                    scales.data + block * scales.block_stride + group * scales.group_stride +
-                        scale_head_ * scales.head_stride,
-                    4);
+#pragma unroll
+    for (int n = 0; n < 2 * C::kKeys; n += 32) {
+      const bool of_v = n + lane() >= C::kKeys;
+      const CacheScales& scales = of_v ? p.v_scales : p.k_scales;
+      if (!scales.data) continue;
+      ptx::cp_async_4(ptx::shared_address(&s_scale[of_v][lane() % C::kKeys]),
+                      scales.data + block * scales.block_stride + group * scales.group_stride +
+                          scale_head_ * scales.head_stride,
+                      4);
+    }
   }
 
   const SplitArgs& args_;
   SplitShared<C>& shared_;
+  Walk<C, SplitShared<C>> walk_;
   const T *k_ = nullptr, *v_ = nullptr;
   int64_t slot_ = 0;
   int begin_ = 0, page_ = 0, next_page_ = 0;
-  int left_, position_, entry_, skip_;  // of the line from here on; `skip_` groups of the first entry
   int batch_ = 0, see_first_ = 0, see_last_ = 0;  // of the unit
   int key_ = 0, last_ = 0, steps_ = 0;            // of the piece: the warp's next key, its end, steps left
-  int head_ = 0, number_ = 0, scale_head_ = 0;
-  bool fresh_ = true, ended_ = false;
+  int scale_head_ = 0;
+  bool ended_ = false;
 };
 
 }  // namespace tilewise::sm80

@@ -1,4 +1,4 @@
-// The two products of a warp and the softmax between them, 16 rows by 16 keys a step.
+// The two products of a warp and the softmax between them, 16 rows by 16 or 32 keys a step.
 //
 // Quantised K and V are widened to fp16 on their way to the products. Q is divided by a power of 2 for each
 // row so that it fits fp16, and O is counted in a power of 2 that is at least every scale of V so far, so
@@ -20,6 +20,7 @@ template <typename C>
 struct Products {
   using T = typename C::Product;
   using Element = typename C::Element;
+  using QTile = tile::SharedTile<C::kRows, C::kDim>;
   using Tile = tile::SharedTile<C::kKeys, C::kDim>;             // of 16 bits
   using Narrow = tile::SharedTile<C::kKeys, C::kRowBytes / 2>;  // as stored
 
@@ -57,7 +58,7 @@ struct Products {
             static_cast<const Element*>(p.q.data) + p.q.at(u.w.batch, u.w.q_begin + query, head);
 #pragma unroll 2
         for (int chunk = warp; chunk < C::kDim / 8; chunk += C::kWarps)
-          *reinterpret_cast<uint32_t*>(shared.q + Tile::chunk_offset(row, chunk) + 4 * (lane % 4)) =
+          *reinterpret_cast<uint32_t*>(shared.q + QTile::chunk_offset(row, chunk) + 4 * (lane % 4)) =
               real ? two_of(g_q, 8 * chunk + 2 * (lane % 4), dim) : 0u;
       }
     }
@@ -67,7 +68,7 @@ struct Products {
     const uint32_t s_q = ptx::shared_address(shared.q);
 #pragma unroll
     for (int k = 0; k < C::kDim / 16; ++k)
-      ptx::ldmatrix_x4(r_q[k], s_q + Tile::chunk_offset(lane % 16, 2 * k + lane / 16));
+      ptx::ldmatrix_x4(r_q[k], s_q + QTile::chunk_offset(lane % 16, 2 * k + lane / 16));
 #pragma unroll
     for (int i = 0; i < C::kDim / 2; ++i) r_o[i] = 0.0f;
   }
@@ -75,23 +76,25 @@ struct Products {
   __device__ __forceinline__ void step(const SplitArgs& args, const SplitShared<C>& shared, uint32_t s_stage,
                                        const float (*s_scale)[C::kKeys], int key0) {
     const int lane = threadIdx.x % 32;
-    // Odd and even sums apart: products wait less for each other.
-    float r_s[8] = {}, r_odd[8] = {};
-    if constexpr (C::kQuantized)
-      narrow_scores(r_s, r_odd, s_stage);
-    else
-      wide_scores(r_s, r_odd, s_stage);
+    float r_s[kScores] = {};
+    if constexpr (C::kKeys == 16) {
+      // Odd and even sums apart: products wait less for each other.
+      float r_odd[kScores] = {};
+      scores(r_s, r_odd, s_stage);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) r_s[i] += r_odd[i];
+      for (int i = 0; i < kScores; ++i) r_s[i] += r_odd[i];
+    } else {
+      scores(r_s, r_s, s_stage);
+    }
     if constexpr (C::kQuantized) scale_scores(shared, r_s, args.params.k_scales.data ? s_scale[0] : nullptr);
     finish_scores(args, shared, r_s, key0 + 2 * (lane % 4));
     if (key0 < full_first || key0 + C::kKeys > full_last) hide(shared, r_s, key0 + 2 * (lane % 4));
     raise(r_s);
     weigh(r_s);
     if constexpr (C::kQuantized) scale_weights(args, r_s, s_scale[1]);
-    uint32_t r_p[4];
+    uint32_t r_p[kScores / 2];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) r_p[i] = ptx::pack<T>(r_s[2 * i], r_s[2 * i + 1]);
+    for (int i = 0; i < kScores / 2; ++i) r_p[i] = ptx::pack<T>(r_s[2 * i], r_s[2 * i + 1]);
     if constexpr (C::kQuantized)
       narrow_values(r_p, s_stage + C::kHalfBytes);
     else
@@ -131,6 +134,15 @@ struct Products {
 
  private:
   static constexpr float kLeastUnit = 1.17549435e-38f;
+  static constexpr int kScores = C::kKeys / 2;  // of a lane
+
+  // r_odd: where sums over odd 16 columns go.
+  __device__ __forceinline__ void scores(float (&r_s)[kScores], float (&r_odd)[kScores], uint32_t s_k) const {
+    if constexpr (C::kQuantized)
+      narrow_scores(r_s, r_odd, s_k);
+    else
+      wide_scores(r_s, r_odd, s_k);
+  }
 
   // The power of 2 above a number that is not negative.
   static __device__ __forceinline__ float power_above(float x) {
@@ -164,84 +176,101 @@ struct Products {
       if (lane == 0) shared.q_unit[row] = of_row;
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        *reinterpret_cast<uint32_t*>(shared.q + Tile::chunk_offset(row, lane / 4 * 2 + half) +
+        *reinterpret_cast<uint32_t*>(shared.q + QTile::chunk_offset(row, lane / 4 * 2 + half) +
                                      4 * (lane % 4)) =
             ptx::pack<T>(x[2 * half] * inverse, x[2 * half + 1] * inverse);
     }
   }
 
-  __device__ __forceinline__ void wide_scores(float (&r_s)[8], float (&r_odd)[8], uint32_t s_k) const {
+  __device__ __forceinline__ void wide_scores(float (&r_s)[kScores], float (&r_odd)[kScores],
+                                              uint32_t s_k) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int k = 0; k < C::kDim / 16; ++k) {
-      uint32_t b[4];
-      ptx::ldmatrix_x4(b, s_k + Tile::chunk_offset(lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
-      float* to = k % 2 ? r_odd : r_s;
-      ptx::mma_16x8x16<T>(to, r_q[k], b[0], b[1]);
-      ptx::mma_16x8x16<T>(to + 4, r_q[k], b[2], b[3]);
+#pragma unroll
+      for (int h = 0; h < C::kKeys / 16; ++h) {
+        uint32_t b[4];
+        ptx::ldmatrix_x4(b,
+                         s_k + Tile::chunk_offset(16 * h + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
+        float* to = (k % 2 ? r_odd : r_s) + 8 * h;
+        ptx::mma_16x8x16<T>(to, r_q[k], b[0], b[1]);
+        ptx::mma_16x8x16<T>(to + 4, r_q[k], b[2], b[3]);
+      }
     }
   }
 
-  __device__ __forceinline__ void wide_values(const uint32_t (&r_p)[4], uint32_t s_v) {
+  __device__ __forceinline__ void wide_values(const uint32_t (&r_p)[kScores / 2], uint32_t s_v) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int n = 0; n < C::kDim / 16; ++n) {
-      uint32_t b[4];
-      ptx::ldmatrix_x4_transposed(b, s_v + Tile::chunk_offset(lane % 16, 2 * n + lane / 16));
-      ptx::mma_16x8x16<T>(r_o + 8 * n, r_p, b[0], b[1]);
-      ptx::mma_16x8x16<T>(r_o + 8 * n + 4, r_p, b[2], b[3]);
+    for (int h = 0; h < C::kKeys / 16; ++h) {
+#pragma unroll
+      for (int n = 0; n < C::kDim / 16; ++n) {
+        uint32_t b[4];
+        ptx::ldmatrix_x4_transposed(b, s_v + Tile::chunk_offset(16 * h + lane % 16, 2 * n + lane / 16));
+        ptx::mma_16x8x16<T>(r_o + 8 * n, r_p + 4 * h, b[0], b[1]);
+        ptx::mma_16x8x16<T>(r_o + 8 * n + 4, r_p + 4 * h, b[2], b[3]);
+      }
     }
   }
 
-  __device__ __forceinline__ void narrow_scores(float (&r_s)[8], float (&r_odd)[8], uint32_t s_k) const {
+  __device__ __forceinline__ void narrow_scores(float (&r_s)[kScores], float (&r_odd)[kScores],
+                                                uint32_t s_k) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int k = 0; k < C::kDim / 16; k += 2) {
-      uint32_t b[4];  // keys 0 to 7 and 8 to 15 of 16 columns, then of the next 16
-      ptx::ldmatrix_x4(b, s_k + Narrow::chunk_offset(lane % 16, k + lane / 16));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const tile::TwoPairs pairs = tile::widen<typename C::Stored, false>(b[i]);
-        ptx::mma_16x8x16<T>((i < 2 ? r_s : r_odd) + 4 * (i % 2), r_q[k + i / 2], pairs.first, pairs.second);
+      for (int h = 0; h < C::kKeys / 16; ++h) {
+        uint32_t b[4];  // keys 0 to 7 and 8 to 15 of 16 columns, then of the next 16
+        ptx::ldmatrix_x4(b, s_k + Narrow::chunk_offset(16 * h + lane % 16, k + lane / 16));
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const tile::TwoPairs pairs = tile::widen<typename C::Stored, false>(b[i]);
+          ptx::mma_16x8x16<T>((i < 2 ? r_s : r_odd) + 8 * h + 4 * (i % 2), r_q[k + i / 2], pairs.first,
+                              pairs.second);
+        }
       }
     }
   }
 
-  __device__ __forceinline__ void narrow_values(const uint32_t (&r_p)[4], uint32_t s_v) {
+  __device__ __forceinline__ void narrow_values(const uint32_t (&r_p)[kScores / 2], uint32_t s_v) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int n = 0; n < C::kDim / 16; n += 2) {
-      uint32_t b[4];  // keys 0 to 7 and 8 to 15 of 16 columns, then of the next 16
-      ptx::ldmatrix_x4_transposed(b, s_v + Narrow::chunk_offset(lane % 16, n + lane / 16));
+    for (int h = 0; h < C::kKeys / 16; ++h) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const tile::TwoPairs low = tile::widen<typename C::Stored, true>(b[2 * i]);
-        const tile::TwoPairs high = tile::widen<typename C::Stored, true>(b[2 * i + 1]);
-        float* to = r_o + 8 * (n + i);  // even columns, odd columns
-        ptx::mma_16x8x16<T>(to, r_p, low.first, high.first);
-        ptx::mma_16x8x16<T>(to + 4, r_p, low.second, high.second);
+      for (int n = 0; n < C::kDim / 16; n += 2) {
+        uint32_t b[4];  // keys 0 to 7 and 8 to 15 of 16 columns, then of the next 16
+        ptx::ldmatrix_x4_transposed(b, s_v + Narrow::chunk_offset(16 * h + lane % 16, n + lane / 16));
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const tile::TwoPairs low = tile::widen<typename C::Stored, true>(b[2 * i]);
+          const tile::TwoPairs high = tile::widen<typename C::Stored, true>(b[2 * i + 1]);
+          float* to = r_o + 8 * (n + i);  // even columns, odd columns
+          ptx::mma_16x8x16<T>(to, r_p + 4 * h, low.first, high.first);
+          ptx::mma_16x8x16<T>(to + 4, r_p + 4 * h, low.second, high.second);
+        }
       }
     }
   }
 
-  __device__ __forceinline__ void scale_scores(const SplitShared<C>& shared, float (&r_s)[8],
+  __device__ __forceinline__ void scale_scores(const SplitShared<C>& shared, float (&r_s)[kScores],
                                                const float* s_scale) const {
     const int lane = threadIdx.x % 32;
     const float of_row[2] = {shared.q_unit[lane / 4], shared.q_unit[lane / 4 + 8]};
 #pragma unroll
-    for (int i = 0; i < 8; ++i)
+    for (int i = 0; i < kScores; ++i)
       r_s[i] *= of_row[i / 2 % 2] * (s_scale ? s_scale[2 * (lane % 4) + tile::fragment_column(i)] : 1.0f);
   }
 
   // Weights to what V's elements are multiplied by, in units of O, which rise where a scale is larger.
-  __device__ __forceinline__ void scale_weights(const SplitArgs& args, float (&weight)[8],
+  __device__ __forceinline__ void scale_weights(const SplitArgs& args, float (&weight)[kScores],
                                                 const float* s_scale) {
     const int lane = threadIdx.x % 32;
-    float scale[4];
+    float scale[kScores / 2], largest = 0.0f;
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
+    for (int i = 0; i < kScores / 2; ++i) {
       scale[i] = args.params.v_scales.data ? s_scale[2 * (lane % 4) + i % 2 + i / 2 * 8] : 1.0f;
-    float largest = fmaxf(fmaxf(fabsf(scale[0]), fabsf(scale[1])), fmaxf(fabsf(scale[2]), fabsf(scale[3])));
+      largest = fmaxf(largest, fabsf(scale[i]));
+    }
     if (__any_sync(~0u, largest > unit)) {
 #pragma unroll
       for (int bit = 1; bit < 4; bit *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, bit));
@@ -252,7 +281,7 @@ struct Products {
     }
     const float inverse = 1.0f / unit;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) weight[i] *= scale[i / 4 * 2 + i % 2] * inverse;
+    for (int i = 0; i < kScores; ++i) weight[i] *= scale[i / 4 * 2 + i % 2] * inverse;
   }
 
   // Elements d and d + 1 of a row; zeros past its end.
@@ -263,39 +292,39 @@ struct Products {
 
   // Products to scores in exponents of 2. `key` is of the first column.
   __device__ __forceinline__ void finish_scores(const SplitArgs& args, const SplitShared<C>& shared,
-                                                float (&r_s)[8], int key) const {
+                                                float (&r_s)[kScores], int key) const {
     if (args.softcap_log2 > 0.0f) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i)
+      for (int i = 0; i < kScores; ++i)
         r_s[i] = args.softcap_log2 * tile::tanh_branchless(r_s[i] * args.params.scale * args.inverse_cap);
     } else {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) r_s[i] *= args.scale_log2;
+      for (int i = 0; i < kScores; ++i) r_s[i] *= args.scale_log2;
     }
     if (args.params.alibi_slopes) {
       const int row = threadIdx.x % 32 / 4;
       const int position[2] = {shared.position[row], shared.position[row + 8]};
       const float slope[2] = {shared.slope[row], shared.slope[row + 8]};
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
+      for (int i = 0; i < kScores; ++i) {
         const int distance = position[i / 2 % 2] - key - tile::fragment_column(i);
         r_s[i] -= slope[i / 2 % 2] * (fabsf(static_cast<float>(distance)) + beyond);
       }
     }
   }
 
-  __device__ __forceinline__ void hide(const SplitShared<C>& shared, float (&r_s)[8], int key) const {
+  __device__ __forceinline__ void hide(const SplitShared<C>& shared, float (&r_s)[kScores], int key) const {
     const int row = threadIdx.x % 32 / 4;
     const int lo[2] = {shared.lo[row], shared.lo[row + 8]}, hi[2] = {shared.hi[row], shared.hi[row + 8]};
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < kScores; ++i) {
       const int column = key + tile::fragment_column(i);
       if (column < lo[i / 2 % 2] || column >= hi[i / 2 % 2]) r_s[i] = kNegativeInfinity;
     }
   }
 
   // Takes in the maxima; what was summed up before falls where they rise.
-  __device__ __forceinline__ void raise(const float (&r_s)[8]) {
+  __device__ __forceinline__ void raise(const float (&r_s)[kScores]) {
     float peak[2];
     tile::row_peaks(peak, r_s);
     if (!__any_sync(~0u, peak[0] > top[0] || peak[1] > top[1])) return;
@@ -312,11 +341,11 @@ struct Products {
   }
 
   // Scores to weights.
-  __device__ __forceinline__ void weigh(float (&r_s)[8]) {
+  __device__ __forceinline__ void weigh(float (&r_s)[kScores]) {
     const float from[2] = {top[0] == kNegativeInfinity ? 0.0f : top[0],
                            top[1] == kNegativeInfinity ? 0.0f : top[1]};
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < kScores; ++i) {
       r_s[i] = ptx::exp2_approx(r_s[i] - from[i / 2 % 2]);
       sum[i / 2 % 2] += r_s[i];
     }

@@ -11,8 +11,8 @@ struct Unit {
   const tile::SequenceBand& w;
   int32_t kv_head, row0, rows;
 
-  __device__ __forceinline__ Unit(const Span& s, int head)
-      : w(s.band), kv_head(head), row0(s.q_tile * cuda::kSplitRows), rows(s.rows) {}
+  __device__ __forceinline__ Unit(const Span& s, int head, int tile_rows = cuda::kSplitRows)
+      : w(s.band), kv_head(head), row0(s.q_tile * tile_rows), rows(s.rows) {}
   __device__ __forceinline__ int query(const SplitArgs& args, int r) const {
     return args.group.divide(row0 + r);
   }
@@ -22,10 +22,11 @@ struct Unit {
   }
 };
 
-// Key by key, by a whole warp: what tile/exact.cuh is for, wherever the keys lie. 32 columns at a time, so
-// that it needs few registers of its caller.
+// Columns [column0, column_end) of a row key by key, by a whole warp: what tile/exact.cuh is for, wherever
+// the keys lie. 32 columns at a time, so that it needs few registers of its caller.
 template <typename T, typename Stored>
-__device__ __noinline__ void exact_row(const ForwardParams& p, int batch, int head, int kv_head, int query) {
+__device__ __noinline__ void exact_row(const ForwardParams& p, int batch, int head, int kv_head, int query,
+                                       int column0, int column_end) {
   const int lane = threadIdx.x % 32;
   const Sequence place = sequence_of(p, batch);
   tile::SequenceBand w;
@@ -55,7 +56,7 @@ __device__ __noinline__ void exact_row(const ForwardParams& p, int batch, int he
   const float shift = top == kNegativeInfinity ? 0.0f : top;
   const float sink = p.sinks && query < w.len_q ? p.sinks[head * p.sinks_stride] : kNegativeInfinity;
 #pragma unroll 1
-  for (int column = lane; column - lane < p.head_dim_v; column += 32) {
+  for (int column = column0 + lane; column - lane < column_end; column += 32) {
     float sum = 0.0f, o = 0.0f;
 #pragma unroll 1
     for (int base = first; base < last; base += 32) {
@@ -66,7 +67,7 @@ __device__ __noinline__ void exact_row(const ForwardParams& p, int batch, int he
 #pragma unroll 1
       for (int i = 0; i < 32 && base + i < last; ++i) {
         const float of_key = __shfl_sync(~0u, weight, i);
-        if (__float_as_uint(of_key) == 0x80000000u || column >= p.head_dim_v) continue;
+        if (__float_as_uint(of_key) == 0x80000000u || column >= column_end) continue;
         const float value =
             static_cast<float>(row_of(p.v, base + i)[column]) * scale_of(p.v_scales, base + i);
         o += seen_weight(of_key, value) * value;
@@ -76,7 +77,7 @@ __device__ __noinline__ void exact_row(const ForwardParams& p, int batch, int he
     for (int bit = 16; bit > 0; bit /= 2) sum += __shfl_xor_sync(~0u, sum, bit);
     const RowEnd end = finish_row(top * kLn2, sum, sink);
     if (p.lse.data && column == 0) p.lse.at(batch, w.q_begin + query, head) = end.lse;
-    if (column >= p.head_dim_v) continue;
+    if (column >= column_end) continue;
     const int64_t at = p.o.at(batch, w.q_begin + query, head) + column;
     o = end.factor == 0.0f ? 0.0f : o * end.factor;
     if (p.o.dtype == DType::f32)
@@ -86,16 +87,17 @@ __device__ __noinline__ void exact_row(const ForwardParams& p, int batch, int he
   }
 }
 
-// Columns of a row that a lane holds: i < C::kColumns.
+// Columns of a row, or of a part of it, that a lane holds: i < C::kColumns.
 template <typename C>
 __device__ __forceinline__ int column_of(int i) {
   return static_cast<int>(threadIdx.x) % 32 * C::kColumns + i;
 }
 
-// Row r of the unit, by a warp: `top` in exponents of 2, `sum` of the weights, r_o not divided yet.
+// Row r of the unit from column0 on, by a warp: `top` in exponents of 2, `sum` of the weights, r_o not
+// divided yet.
 template <typename C>
 __device__ __forceinline__ void write_row(const SplitArgs& args, const Unit& u, int r, float top, float sum,
-                                          const float (&r_o)[C::kColumns]) {
+                                          const float (&r_o)[C::kColumns], int column0 = 0) {
   using T = typename C::Element;
   const ForwardParams& p = args.params;
   const int query = u.query(args, r), head = u.head(args, r);
@@ -104,7 +106,8 @@ __device__ __forceinline__ void write_row(const SplitArgs& args, const Unit& u, 
 #pragma unroll
   for (int i = 0; i < C::kColumns; ++i) probe += r_o[i] * 0.0f;
   if (__any_sync(~0u, probe != 0.0f) && real)
-    return exact_row<T, typename C::Stored>(p, u.w.batch, head, u.kv_head, query);
+    return exact_row<T, typename C::Stored>(p, u.w.batch, head, u.kv_head, query, column0,
+                                            min(column0 + 32 * C::kColumns, static_cast<int>(p.head_dim_v)));
   const bool sees = real && sum != 0.0f;
   const float sink = p.sinks && real ? p.sinks[head * p.sinks_stride] : kNegativeInfinity;
   // The sink is one more weight; the larger of the two maxima is the common one.
@@ -114,7 +117,7 @@ __device__ __forceinline__ void write_row(const SplitArgs& args, const Unit& u, 
   const int64_t at = p.o.at(u.w.batch, u.w.q_begin + query, head);
 #pragma unroll
   for (int i = 0; i < C::kColumns; ++i) {
-    const int column = column_of<C>(i);
+    const int column = column0 + column_of<C>(i);
     const float o = sees ? r_o[i] * factor : 0.0f;
     if (column >= p.head_dim_v) continue;
     if (p.o.dtype == DType::f32)
@@ -122,7 +125,7 @@ __device__ __forceinline__ void write_row(const SplitArgs& args, const Unit& u, 
     else
       static_cast<T*>(p.o.data)[at + column] = static_cast<T>(o);
   }
-  if (p.lse.data && threadIdx.x % 32 == 0)
+  if (p.lse.data && column0 == 0 && threadIdx.x % 32 == 0)
     p.lse.at(u.w.batch, u.w.q_begin + query, head) = sees ? (common + ptx::log2_approx(all)) * kLn2 : sink;
 }
 

@@ -1,5 +1,5 @@
-// Who walks which keys, from lengths that only the device knows. A unit is a tile of 16 rows of one key head;
-// units stand in one line, each as long as the groups of 16 keys that its rows see, and every block takes an
+// Who walks which keys, from lengths that only the device knows. A unit is a tile of rows of one key head;
+// units stand in one line, each as long as the groups of keys that its rows see, and every block takes an
 // equal piece of the line: skewed batches are as balanced as uniform ones. Each block finds its own place;
 // the line is never stored.
 #ifndef TILEWISE_CUDA_SM80_SPLIT_SCHEDULE_H_
@@ -10,9 +10,9 @@
 
 namespace tilewise::sm80 {
 
-// Groups of the shortest piece that a block is started for: fewer would end in more parts to join than they
+// Keys of the shortest piece that a block is started for: fewer would end in more parts to join than they
 // save.
-constexpr int kLeastShare = 4;
+constexpr int kLeastShare = 64;
 
 template <typename C>
 __host__ __device__ __forceinline__ Span span_of(const SplitArgs& args, int entry, int chunks) {
@@ -44,7 +44,7 @@ __host__ __device__ __forceinline__ Span span_of(const SplitArgs& args, int entr
     if (s.see_last <= s.see_first) s.see_first = s.see_last = 0;
   }
   // Where cuts are fixed a key's warp follows from the key alone.
-  s.first = chunks ? s.see_first / C::kTileKeys * C::kWarps : s.see_first / C::kKeys;
+  s.first = chunks ? s.see_first / C::kTileKeys * C::kGroups : s.see_first / C::kKeys;
   s.groups = (s.see_last + C::kKeys - 1) / C::kKeys - s.first;
   if (s.see_last == 0) s.groups = s.rows > 0 && chunks == 0 ? 1 : 0;
   return s;
@@ -57,12 +57,12 @@ __device__ __forceinline__ int piece_last(const Span& s, int at, int count) {
 }
 template <typename C>
 __device__ __forceinline__ int steps_of(int count) {
-  return (count + C::kWarps - 1) / C::kWarps;
+  return (count + C::kGroups - 1) / C::kGroups;
 }
 
 // Sum over the block; every thread gets it. `before`: of the threads before this one.
-template <typename C>
-__device__ __forceinline__ int scan_block(SplitShared<C>& shared, int mine, int* before) {
+template <typename C, typename Shared>
+__device__ __forceinline__ int scan_block(Shared& shared, int mine, int* before) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int sum = mine;
 #pragma unroll
@@ -84,17 +84,19 @@ __device__ __forceinline__ int scan_block(SplitShared<C>& shared, int mine, int*
 }
 
 // Groups that each block takes.
+template <typename C>
 __device__ __forceinline__ int share_of(int total) {
-  return max(kLeastShare, static_cast<int>((static_cast<uint32_t>(total) + gridDim.x - 1) / gridDim.x));
+  return max(kLeastShare / C::kKeys,
+             static_cast<int>((static_cast<uint32_t>(total) + gridDim.x - 1) / gridDim.x));
 }
 
 // Groups of the line, and where this block begins in it, if it does: once over all entries to count, and once
 // to find.
-template <typename C>
-__device__ __forceinline__ bool find_share(const SplitArgs& args, SplitShared<C>& shared) {
+template <typename C, typename Shared>
+__device__ __forceinline__ bool find_share(const SplitArgs& args, Shared& shared) {
   const int heads = static_cast<int>(args.params.heads_kv);
   if (args.uniform) {
-    const int total = args.total, begin = share_of(total) * static_cast<int>(blockIdx.x);
+    const int total = args.total, begin = share_of<C>(total) * static_cast<int>(blockIdx.x);
     if (begin >= total) return false;
     const int entry = args.heads.divide(args.span_groups.divide(begin));
     if (threadIdx.x % 32 == 0)  // by all warps the same
@@ -110,7 +112,7 @@ __device__ __forceinline__ bool find_share(const SplitArgs& args, SplitShared<C>
       const int entry = base + static_cast<int>(threadIdx.x);
       if (pass == 0 || args.entries > C::kThreads) {
         groups = entry < args.entries ? span_of<C>(args, entry, args.chunks).groups : 0;
-        sum = scan_block(shared, groups * heads, &before);
+        sum = scan_block<C>(shared, groups * heads, &before);
       }
       if (pass == 0) {
         total += sum;
@@ -122,7 +124,7 @@ __device__ __forceinline__ bool find_share(const SplitArgs& args, SplitShared<C>
       passed += sum;
       if (passed > begin) break;
     }
-    begin = share_of(total) * static_cast<int>(blockIdx.x);
+    begin = share_of<C>(total) * static_cast<int>(blockIdx.x);
     if (begin >= total) return false;
   }
   __syncthreads();

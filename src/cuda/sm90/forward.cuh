@@ -8,7 +8,7 @@
 // Shared memory. Rings of Q buffers of 64 rows, of K tiles, of V tiles and of work descriptions.
 //
 // Invariants. Every full barrier has one arrival and the tile's bytes; every empty barrier counts the warps
-// that read the buffer (of work: the threads). All warpgroups run the same steps, so their turns match.
+// that read the buffer (of work: the threads). All warpgroups take as many turns, whatever their rows see.
 #ifndef TILEWISE_CUDA_SM90_FORWARD_H_
 #define TILEWISE_CUDA_SM90_FORWARD_H_
 
@@ -24,10 +24,12 @@ __device__ __forceinline__ void init_barriers(ForwardShared<C>& s) {
     ptx::mbarrier_init(&s.q_full[i], 1);
     ptx::mbarrier_init(&s.q_empty[i], 4);
   }
-  for (int i = 0; i < C::kStages; ++i) {
+  for (int i = 0; i < C::kKeyStages; ++i) {
     ptx::mbarrier_init(&s.k_full[i], 1);
-    ptx::mbarrier_init(&s.v_full[i], 1);
     ptx::mbarrier_init(&s.k_empty[i], 4 * C::kConsumers);
+  }
+  for (int i = 0; i < C::kValueStages; ++i) {
+    ptx::mbarrier_init(&s.v_full[i], 1);
     ptx::mbarrier_init(&s.v_empty[i], 4 * C::kConsumers);
   }
   for (int i = 0; i < kWorkSlots; ++i) {

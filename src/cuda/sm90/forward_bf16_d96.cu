@@ -2,8 +2,8 @@
 
 namespace tilewise::sm90 {
 
-using Row = ForwardRow<ForwardConfig<__nv_bfloat16, 96, 96, 2, 128, 2, 4>,
-                       ForwardConfig<__nv_bfloat16, 96, 96, 2, 128, 2, 4, true>>;
+using Row = ForwardRow<ForwardConfig<__nv_bfloat16, 96, 96, 2, 128, 2, 3, 4>,
+                       ForwardConfig<__nv_bfloat16, 96, 96, 2, 128, 2, 3, 4, true>>;
 
 }  // namespace tilewise::sm90
 

@@ -16,12 +16,14 @@
 
 #include "core/softmax.h"
 #include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/grid.cuh"
 #include "cuda/ptx/registers.cuh"
 #include "cuda/sm90/forward_args.cuh"
 #include "cuda/sm90/load_tile.cuh"
 #include "cuda/tile/clear.cuh"
 #include "cuda/tile/exact.cuh"
 #include "cuda/tile/finish.cuh"
+#include "cuda/tile/pieces.cuh"
 #include "cuda/tile/product.cuh"
 #include "cuda/tile/score.cuh"
 #include "cuda/tile/softmax.cuh"
@@ -56,12 +58,17 @@ struct BlockShared {
   ptx::Mbarrier v_full[C::kStages], v_empty[C::kStages];
 };
 
+struct BlockArgs : ForwardArgs {
+  tile::Pieces pieces;
+  tile::FastDivide key_heads;  // query heads to key heads
+};
+
 template <typename C>
 struct BlockForward {
   using T = typename C::Element;
   static constexpr int kGroupBarrier = 1;  // + warpgroup
 
-  const ForwardArgs& args;
+  const BlockArgs& args;
   BlockShared<C>& shared;
   const int group;
   uint32_t count = 0, loads = 0;  // tiles, and pieces with tiles, before this one
@@ -94,9 +101,10 @@ struct BlockForward {
   __device__ __forceinline__ void begin(int piece) {
     const ForwardParams& p = args.params;
     int batch, head, tile_row;
-    args.order.find(static_cast<int32_t>(blockIdx.x), batch, head, tile_row);
+    args.pieces.find(static_cast<int32_t>(blockIdx.x), batch, head, tile_row);
     tile_row += piece * args.order.tiles_m;
-    shared.more = tile::make_work<C::kTileM, C::kTileN>(shared.work, p, batch, head, tile_row);
+    shared.more = args.pieces.make<C::kTileN>(shared.work, p, batch, head, tile_row * C::kTileM, C::kTileM);
+    if (piece == 0) ptx::grid_wait();
     const tile::Work& w = shared.work;
     if (!shared.more || w.tile_first >= w.tile_last) return;
     for (int i = 0; i < C::kStages && w.tile_last - 1 - i >= w.tile_first; ++i) {
@@ -114,13 +122,13 @@ struct BlockForward {
     const tile::Work& w = work();
     load_tile<typename C::KTile>(shared.k[stage_of(n)], args.k, &shared.k_full[stage_of(n)],
                                  ptx::CacheHint::normal, w.kv_begin + tile * C::kTileN,
-                                 w.head / args.queries_per_key_head, w.batch);
+                                 args.key_heads.divide(w.head), w.batch);
   }
   __device__ __forceinline__ void load_values(int tile, uint32_t n) {
     const tile::Work& w = work();
     load_tile<typename C::VTile>(shared.v[stage_of(n)], args.v, &shared.v_full[stage_of(n)],
                                  ptx::CacheHint::normal, w.kv_begin + tile * C::kTileN,
-                                 w.head / args.queries_per_key_head, w.batch);
+                                 args.key_heads.divide(w.head), w.batch);
   }
 
   __device__ __forceinline__ void attend() {
@@ -203,7 +211,7 @@ struct BlockForward {
         const int row = __shfl_sync(~0u, row_now() + i, 0);
         if (row >= w.rows_q) continue;
         const int key = w.lo(row), last = row < w.len_q ? w.hi(row) : key;
-        tile::exact_row<T, C::kDimV>(p, w, row, w.head / args.queries_per_key_head, lane_now(), key, last,
+        tile::exact_row<T, C::kDimV>(p, w, row, args.key_heads.divide(w.head), lane_now(), key, last,
                                      tile::PlainPairs());
       }
       return;
@@ -219,10 +227,16 @@ struct BlockForward {
 
 template <typename C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocks)
-    forward_by_blocks(const __grid_constant__ ForwardArgs args) {
+    forward_by_blocks(const __grid_constant__ BlockArgs args) {
   extern __shared__ __align__(tile::kSwizzleAlignment) uint8_t s_bytes[];
   auto& shared = *reinterpret_cast<BlockShared<C>*>(s_bytes);
+  ptx::grid_release();
   if (threadIdx.x == 0) {
+    ptx::tma_prefetch_map(&args.k.map);
+    ptx::tma_prefetch_map(&args.q.map);
+    ptx::tma_prefetch_map(&args.v.map);
+    // Nobody else touches global memory before this thread has waited, in begin().
+    if (!args.pieces.uniform) ptx::grid_wait();
     for (int i = 0; i < C::kGroups; ++i) ptx::mbarrier_init(&shared.q_full[i], 1);
     for (int i = 0; i < C::kStages; ++i) {
       ptx::mbarrier_init(&shared.k_full[i], 1);

@@ -2,20 +2,23 @@
 #ifndef TILEWISE_CUDA_SM90_FORWARD_CONFIG_H_
 #define TILEWISE_CUDA_SM90_FORWARD_CONFIG_H_
 
+#include <type_traits>
+
 #include "cuda/ptx/tma.cuh"
 #include "cuda/tile/shared_tile.cuh"
 #include "cuda/tile/work.cuh"
 
 namespace tilewise::sm90 {
 
-template <typename ElementT, int kDimQK, int kDimVO, int kWarpgroups, int kKeys, int kStageCount,
-          int kQueryBuffers, bool kShapedScores = false>
+template <typename ElementT, int kDimQK, int kDimVO, int kWarpgroups, int kKeys, int kStagesOfK,
+          int kStagesOfV, int kQueryBuffers, bool kShapedScores = false>
 struct ForwardConfig {
   using Element = ElementT;
   static constexpr int kDim = kDimQK, kDimV = kDimVO;
   static constexpr int kConsumers = kWarpgroups;  // warpgroups that compute, 64 queries each
   static constexpr int kTileM = 64 * kConsumers, kTileN = kKeys;
-  static constexpr int kStages = kStageCount;
+  // A stage of V is held for longer, until the exponentials are done.
+  static constexpr int kKeyStages = kStagesOfK, kValueStages = kStagesOfV;
   // Buffers of 64 queries, dealt to the warpgroups in turn. With more than one each, queries of the next
   // piece of work arrive while this one is computed.
   static constexpr int kQueries = kQueryBuffers;
@@ -38,12 +41,12 @@ constexpr int kWorkSlots = 2;
 template <typename C>
 struct ForwardShared {
   alignas(tile::kSwizzleAlignment) uint8_t q[C::kQueries][C::QTile::kBytes];
-  alignas(tile::kSwizzleAlignment) uint8_t k[C::kStages][C::KTile::kBytes];
-  alignas(tile::kSwizzleAlignment) uint8_t v[C::kStages][C::VTile::kBytes];
+  alignas(tile::kSwizzleAlignment) uint8_t k[C::kKeyStages][C::KTile::kBytes];
+  alignas(tile::kSwizzleAlignment) uint8_t v[C::kValueStages][C::VTile::kBytes];
   tile::Work work[kWorkSlots];
   ptx::Mbarrier q_full[C::kQueries], q_empty[C::kQueries];
-  ptx::Mbarrier k_full[C::kStages], k_empty[C::kStages];
-  ptx::Mbarrier v_full[C::kStages], v_empty[C::kStages];
+  ptx::Mbarrier k_full[C::kKeyStages], k_empty[C::kKeyStages];
+  ptx::Mbarrier v_full[C::kValueStages], v_empty[C::kValueStages];
   ptx::Mbarrier work_full[kWorkSlots], work_empty[kWorkSlots];
 };
 
@@ -70,6 +73,10 @@ struct OddRing {
     if (place >= 2 * kSize) place -= 2 * kSize;
   }
 };
+
+template <int kSize>
+using RingOf = std::conditional_t<(kSize & (kSize - 1)) == 0, Ring<(kSize & (kSize - 1)) == 0 ? kSize : 1>,
+                                  OddRing<kSize>>;
 
 }  // namespace tilewise::sm90
 #endif  // TILEWISE_CUDA_SM90_FORWARD_CONFIG_H_

@@ -2,12 +2,16 @@
 //
 // One step, from tile j to tile j - 1:
 //   issue  S = Q K(j - 1)^T, then O += P V(j)      both in the matrix unit, one after the other
-//   S done      its K stage is free; mask, maxima and half of the exponentials while the second product runs
-//   O done      its V stage is free; rescale O if a maximum rose; the other exponentials; P = round(S)
-// Warpgroups issue in turns, so one's exponentials run under another's products.
+//   S done      its K stage is free; mask; weights of S and their sums while the second product runs; where a
+//               row's weights have grown, they, its sum and O catch up (tile/late_softmax.cuh)
+//   O done      its V stage is free; P = round(weights)
+// Warpgroups issue in turns, so one's exponentials run under another's products. A warpgroup passes over
+// tiles that none of its rows sees, but takes its turns.
 //
 // A step is a chain of latencies, and what stands in it costs speed even where every unit has time to spare:
-// checks are made once a piece of work, or while a product is awaited anyway.
+// checks are made once a piece of work, or while a product is awaited anyway. Additions must stand among the
+// exponentials, not behind them: ptxas leaves them there because the vote on the sums ends the block of code.
+// Exponentials in one row fill a queue that wgmma of other warps goes through.
 #ifndef TILEWISE_CUDA_SM90_FORWARD_CONSUMER_H_
 #define TILEWISE_CUDA_SM90_FORWARD_CONSUMER_H_
 
@@ -19,9 +23,10 @@
 #include "cuda/tile/clear.cuh"
 #include "cuda/tile/exact.cuh"
 #include "cuda/tile/finish.cuh"
+#include "cuda/tile/late_softmax.cuh"
 #include "cuda/tile/product.cuh"
 #include "cuda/tile/score.cuh"
-#include "cuda/tile/softmax.cuh"
+#include "cuda/tile/score_again.cuh"
 
 namespace tilewise::sm90 {
 
@@ -35,13 +40,14 @@ struct Consumer {
   ForwardShared<C>& shared;
   const int group;    // warpgroup
   const bool leader;  // first lane of its warp
-  Ring<C::kStages> k, v;
+  RingOf<C::kKeyStages> k;
+  RingOf<C::kValueStages> v;
   OddRing<C::kQueries> q;
   Ring<kWorkSlots> slot;
   float r_s[C::kTileN / 2];
   uint32_t r_p[C::kTileN / 4];
   float r_o[C::kDimV / 2];
-  tile::LaggingSoftmax softmax;
+  tile::LateSoftmax softmax;
 
   __device__ __forceinline__ void run() {
     if (takes_turns() && group == C::kConsumers - 1) ptx::barrier_arrive(kTurnBarrier, 256);
@@ -63,6 +69,8 @@ struct Consumer {
   }
 
  private:
+  // Warpgroups whose rows see fewer key tiles than the block's walk their own.
+  static constexpr bool kWalksOwn = C::kTileM - 64 >= C::kTileN;
   static constexpr bool takes_turns() { return C::kConsumers > 1; }
 
   // A barrier of the empty kind counts the warps that read the buffer.
@@ -76,49 +84,86 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void attend(const tile::Work& w) {
-    constexpr int kScores = C::kTileN / 2, kHalf = kScores / 2 / 4 * 4;
     // From a shuffle the compiler knows that they are the same in all lanes: rings and descriptors stay in
     // uniform registers then, where wgmma wants them.
     const int first = __shfl_sync(~0u, w.tile_first, 0);
-    const int full_first = __shfl_sync(~0u, w.full_first, 0), full_last = __shfl_sync(~0u, w.full_last, 0);
     int tile = __shfl_sync(~0u, w.tile_last - 1, 0);
+    int resume = tile, full_first = w.full_first, full_last = w.full_last;
+    if constexpr (kWalksOwn) {
+      // What the warpgroup's own rows see, of the block's tiles.
+      const int row = w.row + 64 * group, last_row = min(row + 64, w.len_q) - 1;
+      const int own_last = last_row < row ? 0 : (w.hi(last_row) + C::kTileN - 1) / C::kTileN;
+      resume = max(w.tile_first, min(own_last, w.tile_last)) - 1;
+      full_first = (max(w.lo(last_row), 0) + C::kTileN - 1) / C::kTileN;
+      full_last = max(w.hi(row), 0) / C::kTileN;
+      resume = __shfl_sync(~0u, resume, 0);
+    }
+    full_first = __shfl_sync(~0u, full_first, 0);
+    full_last = __shfl_sync(~0u, full_last, 0);
     ptx::mbarrier_wait(&shared.q_full[q.at()], q.phase());
-    ptx::mbarrier_wait(&shared.k_full[k.at()], k.phase());
-    issue_scores();
+    if constexpr (kWalksOwn) {
+#pragma unroll 1
+      for (int passed = tile; passed > resume; --passed) pass(passed > first);
+      tile = resume;
+    }
 #pragma unroll
     for (int i = 0; i < C::kDimV / 2; ++i) r_o[i] = 0.0f;
     softmax = {};
+    if (kWalksOwn && tile < first) {
+      leave_queries();
+      return;
+    }
+    ptx::mbarrier_wait(&shared.k_full[k.at()], k.phase());
+    issue_scores();
     ptx::wgmma_wait<0>();
     ptx::pin(r_s);
-    leave_keys();
-    prepare(w, tile, w.is_full(tile));
-    softmax.raise(r_s, args.scale_log2);
-    softmax.template weigh<0, kScores>(r_s, args.scale_log2);
+    // Where rows see a part of the first tile, the next one tells more.
+    const bool full = tile >= full_first && tile < full_last;
+    const int look_at = full ? -1 : tile - 1;
+    prepare(w, tile, full);
+    softmax.look(r_s, args.scale_log2, false);
+    float of_tile[2];
+    softmax.weigh(r_s, args.scale_log2, of_tile);
+    softmax.keep(of_tile);
     tile::round_weights<T>(r_p, r_s);
-    // Only the first and the last tile hold keys that nobody sees.
-    if (tile > first) clear_unseen(w, tile);
-
-    while (tile > first) {
+    leave_keys();
+    if (tile > first) {
+      // Only the first and the last tile hold keys that nobody sees.
+      clear_unseen(w, tile);
       ptx::mbarrier_wait(&shared.k_full[k.at()], k.phase());
+    }
+    while (tile > first) {
       begin_turn();
       issue_scores();
       ptx::mbarrier_wait(&shared.v_full[v.at()], v.phase());
       issue_values();
       end_turn();
       --tile;
-      softmax.allow_lag(args.scale_log2);
+      const bool begins = softmax.set_room();
       ptx::wgmma_wait<1>();
       ptx::pin(r_s);
       leave_keys();
       prepare(w, tile, tile >= full_first && tile < full_last);
-      const tile::Decay decay = softmax.raise(r_s, args.scale_log2);
-      softmax.template weigh<0, kHalf>(r_s, args.scale_log2);
+      if (tile == look_at || begins) decay_values(softmax.look(r_s, args.scale_log2, tile == look_at));
+      const bool outgrown = softmax.weigh(r_s, args.scale_log2, of_tile);
+      if (outgrown) [[unlikely]] {
+        bool lost[2];
+        decay_values(softmax.catch_up(r_s, of_tile, lost));
+        if (__any_sync(~0u, lost[0] || lost[1])) {
+          const int here = ptx::afresh(tile);
+          score_again(lost, w, here, here >= full_first && here < full_last);
+          softmax.recover(r_s, args.scale_log2, lost);
+        }
+      } else {
+        softmax.keep(of_tile);
+      }
+      // A branch, which ptxas moves no wait across: the one for O must stay behind the exponentials.
+      ptx::pin(r_s);
+      if (tile > first) ptx::mbarrier_wait(&shared.k_full[k.at()], k.phase());
       ptx::wgmma_wait<0>();
       ptx::pin(r_o);
       ptx::pin(r_s);
       leave_values();
-      decay.apply(r_o);
-      softmax.template weigh<kHalf, kScores>(r_s, args.scale_log2);
       tile::round_weights<T>(r_p, r_s);
     }
     leave_queries();
@@ -126,6 +171,24 @@ struct Consumer {
     issue_values();
     ptx::wgmma_wait<0>();
     ptx::pin(r_o);
+    leave_values();
+  }
+
+  // O is in the matrix unit's hands until then.
+  __device__ __forceinline__ void decay_values(const tile::Decay& decay) {
+    if (!decay.needed) return;
+    ptx::wgmma_wait<0>();
+    ptx::pin(r_o);
+    decay.apply(r_o);
+  }
+
+  // A tile of which this warpgroup's rows see nothing.
+  __device__ __forceinline__ void pass(bool takes_turn) {
+    ptx::mbarrier_wait(&shared.k_full[k.at()], k.phase());
+    leave_keys();
+    if (takes_turn) begin_turn();
+    if (takes_turn) end_turn();
+    ptx::mbarrier_wait(&shared.v_full[v.at()], v.phase());
     leave_values();
   }
 
@@ -170,15 +233,47 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void prepare(const tile::Work& w, int tile, bool full) {
+    prepare_columns(r_s, w, tile * C::kTileN, full);
+  }
+
+  // Scores of the columns from `key` on.
+  template <int kCount>
+  __device__ __forceinline__ void prepare_columns(float (&r_some)[kCount], const tile::Work& w, int key,
+                                                  bool full) {
     if (full && !C::kShaped) return;
     const int thread = ptx::thread_afresh();
-    const int row = w.row + row_of(thread), key = tile * C::kTileN, lane_column = 2 * (thread % 4);
+    const int row = w.row + row_of(thread), lane_column = 2 * (thread % 4);
     if constexpr (C::kShaped) {
       const ForwardParams& p = args.params;
-      tile::shape(r_s, p.scale, p.softcap, p.alibi_slope(w.batch, w.head), row + w.q_offset, w.beyond, key,
+      tile::shape(r_some, p.scale, p.softcap, p.alibi_slope(w.batch, w.head), row + w.q_offset, w.beyond, key,
                   lane_column);
     }
-    if (!full) tile::hide(r_s, w, row, key, lane_column);
+    if (!full) tile::hide(r_some, w, row, key, lane_column);
+  }
+
+  // The scores of some of this thread's rows once more: for weights that fp32 could not hold. Eight keys at a
+  // time, always in the first four registers, which then go around: unrolled, this code would lie as a hole
+  // in the step's, which costs speed where it is never run.
+  __device__ __forceinline__ void score_again(const bool (&rows)[2], const tile::Work& w, int tile,
+                                              bool full) {
+#pragma unroll 1
+    for (int j = 0; j < C::kTileN / 8; ++j) {
+      const int thread = ptx::thread_afresh();
+      float r_again[4];
+      const int key = tile * C::kTileN + 8 * j;
+      tile::score_again<T, C::kDim>(r_again, args.params, w, w.head / args.queries_per_key_head,
+                                    shared.q[q.at()], thread % 128 / 32 * 16, key, thread % 32);
+      prepare_columns(r_again, w, key, full);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) r_again[c] = rows[c / 2] ? r_again[c] : r_s[c];
+#pragma unroll
+      for (int i = 0; i < C::kTileN / 2 - 4; ++i) r_s[i] = r_s[i + 4];
+#pragma unroll
+      for (int c = 0; c < 4; ++c) r_s[C::kTileN / 2 - 4 + c] = r_again[c];
+    }
+    // The copy engine may write the queries' buffer as soon as it is released.
+    ptx::fence_async_shared();
+    __syncwarp();
   }
 
   // O = 0 where no row of the tile sees a key.
@@ -224,11 +319,11 @@ struct Consumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = ends.first + 8 * r;
-      const float shift = softmax.shift(r, args.scale_log2);
+      const float shift = softmax.held[r];
       const float top = p.sinks ? fmaxf(shift, sink) : shift;
       const float of_keys = p.sinks ? ptx::exp2_approx(shift - top) : 1.0f;
       const float sum = softmax.sum[r] * of_keys + (p.sinks ? ptx::exp2_approx(sink - top) : 0.0f);
-      ends.sees[r] = softmax.sum[r] != 0.0f && row < w.len_q;
+      ends.sees[r] = softmax.room[r] != tile::LateSoftmax::kUnseen && row < w.len_q;
       ends.factor[r] = ends.sees[r] ? __fdividef(of_keys, sum) : 0.0f;
       ends.lse[r] = ends.sees[r] ? (top + ptx::log2_approx(sum)) * kLn2 : w.empty_lse(p, row);
     }

@@ -2,8 +2,8 @@
 
 namespace tilewise::sm90 {
 
-using Row = ForwardRow<ForwardConfig<__half, 192, 128, 2, 112, 2, 3>,
-                       ForwardConfig<__half, 192, 128, 2, 96, 2, 3, true>>;
+using Row = ForwardRow<ForwardConfig<__half, 192, 128, 2, 112, 2, 2, 3>,
+                       ForwardConfig<__half, 192, 128, 2, 96, 2, 2, 3, true>>;
 
 }  // namespace tilewise::sm90
 

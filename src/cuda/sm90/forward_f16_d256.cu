@@ -2,8 +2,8 @@
 
 namespace tilewise::sm90 {
 
-using Row = ForwardRow<ForwardConfig<__half, 256, 256, 2, 64, 2, 3>,
-                       ForwardConfig<__half, 256, 256, 2, 64, 2, 3, true>>;
+using Row = ForwardRow<ForwardConfig<__half, 256, 256, 2, 64, 2, 2, 3>,
+                       ForwardConfig<__half, 256, 256, 2, 64, 2, 2, 3, true>>;
 
 }  // namespace tilewise::sm90
 

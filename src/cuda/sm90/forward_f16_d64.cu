@@ -2,8 +2,8 @@
 
 namespace tilewise::sm90 {
 
-using Row = ForwardRow<ForwardConfig<__half, 64, 64, 3, 128, 2, 6>,
-                       ForwardConfig<__half, 64, 64, 2, 128, 2, 4, true>>;
+using Row = ForwardRow<ForwardConfig<__half, 64, 64, 3, 128, 2, 3, 6>,
+                       ForwardConfig<__half, 64, 64, 2, 128, 2, 3, 4, true>>;
 
 }  // namespace tilewise::sm90
 

@@ -3,8 +3,8 @@
 namespace tilewise::sm90 {
 
 // For lengths of which a tile of 192 queries would waste much.
-using Row = ForwardRow<ForwardConfig<__half, 64, 64, 2, 128, 2, 4>,
-                       ForwardConfig<__half, 64, 64, 2, 128, 2, 4, true>>;
+using Row = ForwardRow<ForwardConfig<__half, 64, 64, 2, 128, 2, 3, 4>,
+                       ForwardConfig<__half, 64, 64, 2, 128, 2, 3, 4, true>>;
 
 }  // namespace tilewise::sm90
 

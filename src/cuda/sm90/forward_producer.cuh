@@ -19,7 +19,8 @@ template <typename C>
 struct Producer {
   const ForwardArgs& args;
   ForwardShared<C>& shared;
-  Ring<C::kStages> k, v;
+  RingOf<C::kKeyStages> k;
+  RingOf<C::kValueStages> v;
   OddRing<C::kQueries> q;
   Ring<kWorkSlots> slot;
   uint32_t next = 0;

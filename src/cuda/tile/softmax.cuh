@@ -48,41 +48,15 @@ __device__ __forceinline__ float row_sum(float partial) {
   return partial;
 }
 
-// The maximum that weights are taken from may lag behind the true one, which saves rescalings of O, as long
-// as the largest weight stays below 4 times the sum of the others. A key with nearly all of the weight must
-// not: its weight is 1 where the maximum follows, which rounds to itself, and would be some number that does
-// not. Whether a row lags depends on the row alone, so its bits depend on no neighbour.
-// Without kLags the maximum is always the true one: fewer registers.
-template <bool kLags>
-struct SoftmaxOf {
-  float top[2] = {kMinusInfinity, kMinusInfinity};    // what weights are taken from, raw units
-  float limit[2] = {kMinusInfinity, kMinusInfinity};  // how far a maximum may rise before top follows
-  // top in exponents of 2, and 0 where nothing was seen yet. Rounded by itself: a row whose maximum did not
-  // rise is scaled by exactly 1, whatever its neighbours in the warp do.
-  float held[2] = {0.0f, 0.0f};
+struct OnlineSoftmax {
+  float top[2] = {kMinusInfinity, kMinusInfinity};  // raw units
   float sum[2] = {0.0f, 0.0f};
-  bool raised[2] = {true, true};  // top has risen since limit was set
-  bool stale = true;              // some row of the warp has raised
 
-  // Held where the row may lag; else made again, which costs fewer registers.
+  // What weights are taken from, in exponents of 2; 0 where nothing was seen yet. Rounded by itself: a row
+  // whose maximum did not rise is scaled by exactly 1, whatever its neighbours in the warp do. Made again
+  // each time, which costs fewer registers.
   __device__ __forceinline__ float shift(int r, float scale_log2) const {
-    if (kLags) return held[r];
     return top[r] == kMinusInfinity ? 0.0f : __fmul_rn(top[r], scale_log2);
-  }
-
-  // Sets how far the maxima of rows that rose in the last tile may lag from now on. While a product is
-  // awaited: its latency is hidden then.
-  __device__ __forceinline__ void allow_lag(float scale_log2) {
-    static_assert(kLags);
-    if (!stale) return;
-    constexpr float kMost = 8.0f;  // weights up to 2^8: fp16 holds them and sums of products stay small
-    stale = false;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float lag = fminf(fmaxf(ptx::log2_approx(row_sum(sum[r])) + 2.0f, 0.0f), kMost);
-      if (raised[r]) limit[r] = top[r] + __fdividef(lag, scale_log2);
-      raised[r] = false;
-    }
   }
 
   // Takes in the maxima of a tile of scores.
@@ -90,39 +64,29 @@ struct SoftmaxOf {
   __device__ __forceinline__ Decay raise(const float (&r_s)[kCount], float scale_log2) {
     float peak[2];
     row_peaks(peak, r_s);
-    const float* bar = kLags ? limit : top;
-    const bool rises[2] = {peak[0] > bar[0], peak[1] > bar[1]};
+    const bool rises[2] = {peak[0] > top[0], peak[1] > top[1]};
     Decay decay = {{1.0f, 1.0f}, __any_sync(~0u, rises[0] || rises[1]) != 0};
     if (!decay.needed) return decay;
-    if (kLags) stale = true;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float before = __fmul_rn(top[r], scale_log2);
       if (rises[r]) top[r] = peak[r];
-      if (kLags && rises[r]) limit[r] = peak[r];
-      if (kLags) raised[r] = raised[r] || rises[r];
       const float now = top[r] == kMinusInfinity ? 0.0f : __fmul_rn(top[r], scale_log2);
-      if (kLags) held[r] = now;
       decay.factor[r] = ptx::exp2_approx(__fsub_rn(before, now));
       sum[r] *= decay.factor[r];
     }
     return decay;
   }
 
-  // Scores [kFirst, kLast) of the fragment become weights.
-  template <int kFirst, int kLast, int kCount>
+  // Scores become weights.
+  template <int kCount>
   __device__ __forceinline__ void weigh(float (&r_s)[kCount], float scale_log2) {
     const float from[2] = {shift(0, scale_log2), shift(1, scale_log2)};
 #pragma unroll
-    for (int i = kFirst; i < kLast; ++i) {
+    for (int i = 0; i < kCount; ++i) {
       r_s[i] = ptx::exp2_approx(__fmaf_rn(r_s[i], scale_log2, -from[i / 2 % 2]));
       sum[i / 2 % 2] += r_s[i];
     }
-  }
-
-  template <int kCount>
-  __device__ __forceinline__ void weigh(float (&r_s)[kCount], float scale_log2) {
-    weigh<0, kCount>(r_s, scale_log2);
   }
 
   // Adds the partial sums of the four lanes of a row.
@@ -131,9 +95,6 @@ struct SoftmaxOf {
     for (int r = 0; r < 2; ++r) sum[r] = row_sum(sum[r]);
   }
 };
-
-using OnlineSoftmax = SoftmaxOf<false>;
-using LaggingSoftmax = SoftmaxOf<true>;
 
 // Weights, rounded, as the A operand of the next product.
 template <typename T, int kCount>

@@ -55,6 +55,22 @@ struct Work : SequenceBand {
   __device__ __forceinline__ float empty_lse(const ForwardParams& p, int i) const {
     return p.sinks && i < len_q ? p.sinks[head * p.sinks_stride] : kNegativeInfinity;
   }
+  // Of queries [from, from + rows): the keys and key tiles that they see.
+  template <int kTileN>
+  __device__ __forceinline__ void place(int from, int rows) {
+    row = from;
+    const int last_row = min(row + rows, len_q) - 1;
+    see_first = lo(row);
+    see_last = hi(last_row);
+    if (last_row < row || see_last <= see_first) {
+      tile_first = tile_last = full_first = full_last = 0;
+      return;
+    }
+    tile_first = see_first / kTileN;
+    tile_last = (see_last + kTileN - 1) / kTileN;
+    full_first = (max(lo(last_row), 0) + kTileN - 1) / kTileN;
+    full_last = max(hi(row), 0) / kTileN;
+  }
   __device__ __forceinline__ bool is_full(int tile) const { return tile >= full_first && tile < full_last; }
 };
 
@@ -67,17 +83,7 @@ __device__ __forceinline__ bool make_work(Work& w, const ForwardParams& p, int b
   w.rows_q = static_cast<int32_t>(s.rows_q);
   if (w.row >= w.rows_q) return false;
   w.take(p, s, batch, head);
-  const int last_row = min(w.row + kTileM, w.len_q) - 1;
-  w.see_first = w.lo(w.row);
-  w.see_last = w.hi(last_row);
-  if (last_row < w.row || w.see_last <= w.see_first) {
-    w.tile_first = w.tile_last = w.full_first = w.full_last = 0;
-    return true;
-  }
-  w.tile_first = w.see_first / kTileN;
-  w.tile_last = (w.see_last + kTileN - 1) / kTileN;
-  w.full_first = (max(w.lo(last_row), 0) + kTileN - 1) / kTileN;
-  w.full_last = max(w.hi(w.row), 0) / kTileN;
+  w.place<kTileN>(w.row, kTileM);
   return true;
 }
 

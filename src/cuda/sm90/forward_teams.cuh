@@ -1,0 +1,251 @@
+// Forward attention on sm_90a by teams of warpgroups, in a block that stays: each team O =
+// softmax(mask(score( Q K^T))) V for one tile of queries after the other, of one head or, where heads of a
+// group have few queries, of several. For short sequences; it takes any length.
+//
+// Roles. A team's warpgroups take 64 rows of the tile each; a step multiplies the next tile of keys beside
+// this one's values, and what fills the units meanwhile is the other team: it is at another piece, so pieces
+// start and end under the other's work. Of the last warpgroup one thread a team finds its work and drives the
+// copy engine, so that a piece's tiles arrive under the pieces before it.
+//
+// Shared memory. For each team two Q tiles, rings of K tiles, of V tiles and of descriptions of work.
+//
+// Invariants. Every full barrier has one arrival and the tile's bytes (of work: one arrival); every empty
+// barrier counts the warps that read the buffer. A warp's rows are of one head.
+#ifndef TILEWISE_CUDA_SM90_FORWARD_TEAMS_H_
+#define TILEWISE_CUDA_SM90_FORWARD_TEAMS_H_
+
+#include "core/softmax.h"
+#include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/grid.cuh"
+#include "cuda/ptx/registers.cuh"
+#include "cuda/sm90/forward_args.cuh"
+#include "cuda/sm90/forward_teams_config.cuh"
+#include "cuda/sm90/forward_teams_producer.cuh"
+#include "cuda/tile/clear.cuh"
+#include "cuda/tile/exact.cuh"
+#include "cuda/tile/finish.cuh"
+#include "cuda/tile/product.cuh"
+#include "cuda/tile/score.cuh"
+#include "cuda/tile/softmax.cuh"
+
+namespace tilewise::sm90 {
+
+template <typename C>
+struct TeamConsumer {
+  using T = typename C::Element;
+  static constexpr int kGroupBarrier = 1;  // + warpgroup
+
+  const TeamArgs& args;
+  TeamBuffers<C>& buffers;
+  const int warpgroup;             // of the block
+  uint32_t count = 0;              // tiles before this one
+  uint32_t pieces = 0, loads = 0;  // before this one; those that have tiles
+  float r_o[C::kDimV / 2];
+  tile::OnlineSoftmax softmax;
+
+  __device__ __forceinline__ void run() {
+    for (;; ++pieces) {
+      ptx::mbarrier_wait(&buffers.work_full[pieces % kTeamWorks], pieces / kTeamWorks & 1);
+      if (__shfl_sync(~0u, work().batch, 0) < 0) break;
+      attend();
+      finish();
+      release(&buffers.work_empty[pieces % kTeamWorks]);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int group() const { return warpgroup % C::kGroups; }
+  __device__ __forceinline__ const TeamWork& work() const { return buffers.work[pieces % kTeamWorks]; }
+  static __device__ __forceinline__ int lane_now() { return ptx::thread_afresh() & 31; }
+  // First of this thread's two rows in the tile.
+  static __device__ __forceinline__ int tile_row_now() {
+    const uint32_t thread = ptx::thread_afresh() % (128u * C::kGroups);
+    return static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
+  }
+  // The query that it is of.
+  __device__ __forceinline__ int row_now() const {
+    return work().row + (tile_row_now() & ((1 << args.rows_log2) - 1));
+  }
+  // The work with this warp's head; without rows where it has none.
+  __device__ __forceinline__ tile::Work of_warp() const {
+    tile::Work w = work();
+    const int in_tile = __shfl_sync(~0u, tile_row_now() >> args.rows_log2, 0);
+    if (in_tile >= work().heads) w.rows_q = w.len_q = 0;
+    w.head += in_tile;
+    return w;
+  }
+  static __device__ __forceinline__ uint32_t stage_of(uint32_t n) { return n % C::kStages; }
+  static __device__ __forceinline__ uint32_t phase_of(uint32_t n) { return n / C::kStages & 1; }
+
+  // Key tiles that rows of this warpgroup see, and among them those that every row sees all of.
+  struct Range {
+    int first, last, full_first, full_last;
+  };
+  __device__ __forceinline__ Range own_tiles() const {
+    const TeamWork& w = work();
+    const int rows = 1 << args.rows_log2, row = w.row + (64 * group() & (rows - 1));
+    const int last_row = min(row + min(rows, 64), w.len_q) - 1;
+    const int see_first = max(w.lo(row), 0), see_last = w.hi(last_row);
+    Range r = {0, 0, 0, 0};
+    if (last_row >= row && see_last > see_first)
+      r = {see_first / C::kTileN, (see_last + C::kTileN - 1) / C::kTileN,
+           (max(w.lo(last_row), 0) + C::kTileN - 1) / C::kTileN, max(w.hi(row), 0) / C::kTileN};
+    // From a shuffle the compiler knows that they are the same in all lanes.
+    return {__shfl_sync(~0u, r.first, 0), __shfl_sync(~0u, r.last, 0), __shfl_sync(~0u, r.full_first, 0),
+            __shfl_sync(~0u, r.full_last, 0)};
+  }
+
+  __device__ __forceinline__ void attend() {
+    const int first = __shfl_sync(~0u, work().tile_first, 0), last = __shfl_sync(~0u, work().tile_last, 0);
+    softmax = {};
+#pragma unroll
+    for (int i = 0; i < C::kDimV / 2; ++i) r_o[i] = 0.0f;
+    if (first >= last) return;
+    const Range own = own_tiles();
+    const uint32_t query = loads & 1;
+    ptx::mbarrier_wait(&buffers.q_full[query], loads++ / 2 & 1);
+    const bool sees = own.first < own.last;
+    pass(sees ? last - own.last : last - first);
+    if (!sees) {
+      release(&buffers.q_empty[query]);
+      return;
+    }
+    walk(query, own);
+    pass(own.first - first);
+  }
+
+  // Tiles that only the team's other warpgroup needs. Until they are there a barrier would take the release
+  // for the one of an earlier tile.
+  __device__ __forceinline__ void pass(int tiles) {
+#pragma unroll 1
+    for (; tiles > 0; --tiles, ++count) {
+      const uint32_t at = stage_of(count), phase = phase_of(count);
+      ptx::mbarrier_wait(&buffers.k_full[at], phase);
+      release(&buffers.k_empty[at]);
+      ptx::mbarrier_wait(&buffers.v_full[at], phase);
+      release(&buffers.v_empty[at]);
+    }
+  }
+
+  // The next tile's scores are computed before this tile's values are added, and weighed while they are.
+  __device__ __forceinline__ void walk(uint32_t query, const Range& own) {
+    constexpr int kScores = C::kTileN / 2, kHalf = kScores / 2 / 4 * 4;
+    const uint32_t q = C::QTile::k_major(buffers.q[query][group()]);
+    float r_s[kScores];
+    uint32_t r_p[kScores / 2];
+    int tile = own.last - 1;
+    uint32_t at = stage_of(count), phase = phase_of(count);
+    ptx::mbarrier_wait(&buffers.k_full[at], phase);
+    tile::issue_scores<T, C::kTileN, C::kDim>(r_s, q, C::KTile::k_major(buffers.k[at]));
+    ptx::wgmma_wait<0>();
+    ptx::pin(r_s);
+    release(&buffers.k_empty[at]);
+    prepare(r_s, tile, own);
+    softmax.raise(r_s, args.scale_log2);
+    softmax.weigh(r_s, args.scale_log2);
+    tile::round_weights<T>(r_p, r_s);
+    ptx::mbarrier_wait(&buffers.v_full[at], phase);
+    // Only the first and the last tile hold keys that nobody sees.
+    if (tile > own.first) clear_unseen(tile, at);
+#pragma unroll 1
+    while (tile > own.first) {
+      const uint32_t next = stage_of(count + 1), next_phase = phase_of(count + 1);
+      ptx::mbarrier_wait(&buffers.k_full[next], next_phase);
+      tile::issue_scores<T, C::kTileN, C::kDim>(r_s, q, C::KTile::k_major(buffers.k[next]));
+      ptx::mbarrier_wait(&buffers.v_full[at], phase);
+      tile::issue_values<T, C::kTileN, C::kDimV>(r_o, r_p, C::VTile::mn_major(buffers.v[at]), true);
+      --tile;
+      ptx::wgmma_wait<1>();
+      ptx::pin(r_s);
+      release(&buffers.k_empty[next]);
+      prepare(r_s, tile, own);
+      const tile::Decay decay = softmax.raise(r_s, args.scale_log2);
+      softmax.template weigh<0, kHalf>(r_s, args.scale_log2);
+      ptx::wgmma_wait<0>();
+      ptx::pin(r_o);
+      ptx::pin(r_s);
+      release(&buffers.v_empty[at]);
+      decay.apply(r_o);
+      softmax.template weigh<kHalf, kScores>(r_s, args.scale_log2);
+      tile::round_weights<T>(r_p, r_s);
+      ++count;
+      at = next;
+      phase = next_phase;
+    }
+    release(&buffers.q_empty[query]);
+    ptx::mbarrier_wait(&buffers.v_full[at], phase);
+    clear_unseen(tile, at);
+    tile::issue_values<T, C::kTileN, C::kDimV>(r_o, r_p, C::VTile::mn_major(buffers.v[at]), true);
+    ptx::wgmma_wait<0>();
+    ptx::pin(r_o);
+    release(&buffers.v_empty[at]);
+    ++count;
+  }
+
+  __device__ __forceinline__ void release(ptx::Mbarrier* empty) {
+    __syncwarp();
+    if (lane_now() == 0) ptx::mbarrier_arrive(empty);
+  }
+
+  __device__ __forceinline__ void prepare(float (&r_s)[C::kTileN / 2], int tile, const Range& own) {
+    const tile::Work& w = work();
+    const int row = row_now(), key = tile * C::kTileN, lane_column = 2 * (lane_now() % 4);
+    if constexpr (C::kShaped) {
+      const ForwardParams& p = args.params;
+      const int head = min(w.head + (tile_row_now() >> args.rows_log2), static_cast<int>(p.heads_q) - 1);
+      tile::shape(r_s, p.scale, p.softcap, p.alibi_slope(w.batch, head), row + w.q_offset, w.beyond, key,
+                  lane_column);
+    }
+    if (tile < own.full_first || tile >= own.full_last) tile::hide(r_s, w, row, key, lane_column);
+  }
+
+  // Zeroes values that no row of the tile sees: of the first and the last tile of keys.
+  __device__ __forceinline__ void clear_unseen(int tile, uint32_t stage) {
+    const int first = work().see_first - tile * C::kTileN, last = work().see_last - tile * C::kTileN;
+    if (first <= 0 && last >= C::kTileN) return;
+    tile::clear_outside<C::kTileN, C::kDimV>(buffers.v[stage], first, last, kGroupBarrier + warpgroup);
+  }
+
+  __device__ __forceinline__ void finish() {
+    const ForwardParams& p = args.params;
+    const tile::Work w = of_warp();
+    if (__any_sync(~0u, tile::spoiled(r_o, w, row_now()))) {
+#pragma unroll 1
+      for (int i = 0; i < 16; ++i) {
+        const int row = __shfl_sync(~0u, row_now() + i, 0);
+        if (row >= w.rows_q) continue;
+        const int key = w.lo(row), last = row < w.len_q ? w.hi(row) : key;
+        tile::exact_row<T, C::kDimV>(p, w, row, work().kv_head, lane_now(), key, last, tile::PlainPairs());
+      }
+      return;
+    }
+    softmax.finish();
+    tile::RowPair ends;
+    ends.first = row_now();
+#pragma unroll
+    for (int r = 0; r < 2; ++r) ends.end(p, w, r, softmax.shift(r, args.scale_log2) * kLn2, softmax.sum[r]);
+    tile::write_rows<T>(p, w, r_o, ends, args.wide_stores, lane_now());
+  }
+};
+
+template <typename C>
+__global__ void __launch_bounds__(C::kThreads, 1) forward_by_teams(const __grid_constant__ TeamArgs args) {
+  ptx::grid_release();
+  extern __shared__ __align__(tile::kSwizzleAlignment) uint8_t s_bytes[];
+  auto& shared = *reinterpret_cast<TeamShared<C>*>(s_bytes);
+  if (threadIdx.x == C::kThreads - 128) shared.init();
+  __syncthreads();
+  const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
+  if (warpgroup == C::kTeams * C::kGroups) {
+    ptx::release_registers<C::kProducerRegisters>();
+    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32 % 4, 0);
+    ptx::grid_wait();
+    if (warp < C::kTeams && ptx::elect_one()) TeamProducer<C>{args, shared.teams[warp], warp}.run();
+  } else {
+    ptx::take_registers<C::kConsumerRegisters>();
+    TeamConsumer<C>{args, shared.teams[warpgroup / C::kGroups], warpgroup}.run();
+  }
+}
+
+}  // namespace tilewise::sm90
+#endif  // TILEWISE_CUDA_SM90_FORWARD_TEAMS_H_

@@ -1,0 +1,9 @@
+#include "cuda/sm90/split_wide_launch.cuh"
+
+namespace tilewise::sm90 {
+namespace {
+using WideUnit = WideRow<WideConfig<__nv_bfloat16, 256, 256, 32, 4>>;
+}
+}  // namespace tilewise::sm90
+
+TILEWISE_SM90_WIDE(forward_sm90_bf16_d256_64x32_split_simple)

@@ -1,0 +1,10 @@
+#include "cuda/sm90/split_wide_launch.cuh"
+
+namespace tilewise::sm90 {
+namespace {
+using WideUnit =
+    LatentRow<WideConfig<__nv_bfloat16, 576, 512, 32, 3, true>, WideConfig<__nv_bfloat16, 576, 512, 16, 3>>;
+}
+}  // namespace tilewise::sm90
+
+TILEWISE_SM90_WIDE(forward_sm90_bf16_d576_512_64x32_split_simple)

@@ -1,0 +1,9 @@
+#include "cuda/sm90/split_wide_launch.cuh"
+
+namespace tilewise::sm90 {
+namespace {
+using WideUnit = WideRow<WideConfig<__half, 128, 128, 64, 4>>;
+}
+}  // namespace tilewise::sm90
+
+TILEWISE_SM90_WIDE(forward_sm90_f16_d128_64x64_split_simple)

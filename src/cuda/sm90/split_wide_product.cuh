@@ -1,0 +1,209 @@
+// The two products of a wide block and the softmax between them. A thread has the rows 16 w + lane / 4 and
+// + 8 (w: its warp in its warpgroup) of everything; both warpgroups hold the same scores, maxima and sums,
+// bit for bit, and each half of O's columns.
+#ifndef TILEWISE_CUDA_SM90_SPLIT_WIDE_PRODUCT_H_
+#define TILEWISE_CUDA_SM90_SPLIT_WIDE_PRODUCT_H_
+
+#include "cuda/ptx/wgmma_narrow.cuh"
+#include "cuda/sm80/split_rows.cuh"
+#include "cuda/sm90/split_wide_config.cuh"
+#include "cuda/tile/score.cuh"
+#include "cuda/tile/softmax.cuh"
+
+namespace tilewise::sm90 {
+
+template <typename C>
+struct WideProducts {
+  using T = typename C::Element;
+  static constexpr int kScores = C::kKeys / 2;  // of a thread
+
+  const int group;  // of the two warpgroups, in a uniform register
+  float r_o[C::kHalf / 2];
+  float r_s[kScores];    // of a step: before they are put together, over this warpgroup's half of head_dim
+  float top[2], sum[2];  // sums are the lane's own until `finish`
+
+  __device__ __forceinline__ WideProducts() : group(__shfl_sync(~0u, worker<C>() / 128, 0)) {}
+
+  // First of the thread's rows.
+  static __device__ __forceinline__ int row() {
+    const int thread = worker<C>();
+    return thread % 128 / 32 * 16 + thread % 32 / 4;
+  }
+
+  // By all that multiply, who must meet before the products: Q and what is known of rows, to shared memory.
+  __device__ __forceinline__ void begin(const sm80::SplitArgs& args, WideShared<C>& shared,
+                                        const sm80::Unit& u) {
+    const ForwardParams& p = args.params;
+    if (worker<C>() == 0) {
+      const int first = u.query(args, 0), last = u.query(args, max(u.rows - 1, 0));
+      shared.full_first = last < u.w.len_q ? max(u.w.lo(last), 0) : INT32_MAX;
+      shared.full_last = last < u.w.len_q ? u.w.hi(first) : 0;
+      shared.beyond = u.w.beyond;
+    }
+    if (const int r = worker<C>(); r < C::kRows) {
+      const int query = u.query(args, r);
+      const bool real = r < u.rows && query < u.w.len_q;
+      shared.lo[r] = real ? u.w.lo(query) : 0;
+      shared.hi[r] = real ? u.w.hi(query) : 0;
+      shared.position[r] = query + u.w.q_offset;
+      shared.slope[r] = real ? p.alibi_slope(u.w.batch, u.head(args, r)) * kLog2E : 0.0f;
+    }
+    load_queries(args, shared, u);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      top[r] = kNegativeInfinity;
+      sum[r] = 0.0f;
+    }
+#pragma unroll
+    for (float& o : r_o) o = 0.0f;
+  }
+
+  // Begins the sums of a step, when its keys are there.
+  __device__ __forceinline__ void start(WideShared<C>& shared, StageRing<C> ring, float (&r)[kScores]) const {
+    ptx::mbarrier_wait(&shared.full[ring.stage], ring.parity);
+    ptx::fence_async_shared();  // cp.async has written by way of ordinary memory accesses
+    issue_scores(r, C::QTile::k_major(shared.q), C::KTile::k_major(shared.stage[ring.stage]));
+  }
+
+  // S over this warpgroup's half of head_dim: of each panel of 64 columns the first 32 or the others.
+  __device__ __forceinline__ void issue_scores(float (&r)[kScores], uint32_t q, uint32_t k) const {
+    q += 4 * group;
+    k += 4 * group;
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < C::kDim / 32; ++i) {
+      const int step = i / 2 * 4 + i % 2;
+      ptx::Wgmma<C::kKeys, T>::ss(r, tile::descriptor(q + C::QTile::k_major_step(step)),
+                                  tile::descriptor(k + C::KTile::k_major_step(step)), i != 0);
+    }
+    ptx::wgmma_commit();
+  }
+
+  // The half for the other warpgroup, and the sum of both: the same bits in each.
+  __device__ __forceinline__ void lay_down(WideShared<C>& shared, int turn) const {
+#pragma unroll
+    for (int i = 0; i < kScores / 4; ++i)
+      shared.sums[turn][group][i][threadIdx.x % 128] =
+          make_float4(r_s[4 * i], r_s[4 * i + 1], r_s[4 * i + 2], r_s[4 * i + 3]);
+  }
+  __device__ __forceinline__ void take_up(const WideShared<C>& shared, int turn) {
+#pragma unroll
+    for (int i = 0; i < kScores / 4; ++i) {
+      const float4 other = shared.sums[turn][1 - group][i][threadIdx.x % 128];
+      r_s[4 * i] += other.x, r_s[4 * i + 1] += other.y, r_s[4 * i + 2] += other.z, r_s[4 * i + 3] += other.w;
+    }
+  }
+
+  // Scores of keys from key0 on to rounded weights; O falls where a maximum rises.
+  __device__ __forceinline__ void weigh(const sm80::SplitArgs& args, const WideShared<C>& shared, int key0,
+                                        uint32_t (&r_p)[kScores / 2]) {
+    const int key = key0 + 2 * (threadIdx.x % 4);
+    finish_scores(args, shared, key);
+    if (key0 < shared.full_first || key0 + C::kKeys > shared.full_last) hide(shared, key);
+    raise();
+    const float from[2] = {top[0] == kNegativeInfinity ? 0.0f : top[0],
+                           top[1] == kNegativeInfinity ? 0.0f : top[1]};
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      r_s[i] = ptx::exp2_approx(r_s[i] - from[i / 2 % 2]);
+      sum[i / 2 % 2] += r_s[i];
+    }
+    tile::round_weights<T>(r_p, r_s);
+  }
+
+  __device__ __forceinline__ void issue_values(const uint32_t (&r_p)[kScores / 2], uint32_t v) {
+    v += group * (C::kHalf / tile::kPanelColumns * C::VTile::kPanelBytes >> 4);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < C::kKeys / 16; ++i)
+      ptx::Wgmma<C::kHalf, T>::rs(r_o, r_p + 4 * i, tile::descriptor(v + C::VTile::mn_major_step(i)), 1);
+    ptx::wgmma_commit();
+  }
+
+  // Adds up the sums of the lanes that share a row.
+  __device__ __forceinline__ void finish() {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) sum[r] = tile::row_sum(sum[r]);
+  }
+
+ private:
+  __device__ __forceinline__ void load_queries(const sm80::SplitArgs& args, WideShared<C>& shared,
+                                               const sm80::Unit& u) const {
+    const ForwardParams& p = args.params;
+    constexpr int kChunks = C::kDim / 8;
+    const int dim = static_cast<int>(p.head_dim);
+#pragma unroll 2
+    for (int n = worker<C>(); n < C::kRows * kChunks; n += C::kWorkers) {
+      const int r = n / kChunks, column = (n - r * kChunks) * 8, query = u.query(args, r);
+      uint4 words = make_uint4(0, 0, 0, 0);
+      if (r < u.rows && query < u.w.len_q && column < dim) {
+        const T* g_q = static_cast<const T*>(p.q.data) +
+                       p.q.at(u.w.batch, u.w.q_begin + query, u.head(args, r)) + column;
+        if (column + 8 <= dim) {
+          words = *reinterpret_cast<const uint4*>(g_q);
+        } else {
+          uint32_t parts[4] = {};
+#pragma unroll
+          for (int i = 0; i < 8; ++i)
+            if (column + i < dim)
+              parts[i / 2] |= static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(g_q)[i]) << i % 2 * 16;
+          words = make_uint4(parts[0], parts[1], parts[2], parts[3]);
+        }
+      }
+      *reinterpret_cast<uint4*>(shared.q + C::QTile::chunk_offset(r, column / 8)) = words;
+    }
+  }
+
+  // Products to scores in exponents of 2. `key` is of the first column.
+  __device__ __forceinline__ void finish_scores(const sm80::SplitArgs& args, const WideShared<C>& shared,
+                                                int key) {
+    if (args.softcap_log2 > 0.0f) {
+#pragma unroll
+      for (int i = 0; i < kScores; ++i)
+        r_s[i] = args.softcap_log2 * tile::tanh_branchless(r_s[i] * args.params.scale * args.inverse_cap);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kScores; ++i) r_s[i] *= args.scale_log2;
+    }
+    if (args.params.alibi_slopes) {
+      const int r = row();
+      const int position[2] = {shared.position[r], shared.position[r + 8]};
+      const float slope[2] = {shared.slope[r], shared.slope[r + 8]};
+#pragma unroll
+      for (int i = 0; i < kScores; ++i) {
+        const int distance = position[i / 2 % 2] - key - tile::fragment_column(i);
+        r_s[i] -= slope[i / 2 % 2] * (fabsf(static_cast<float>(distance)) + shared.beyond);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void hide(const WideShared<C>& shared, int key) {
+    const int r = row();
+    const int lo[2] = {shared.lo[r], shared.lo[r + 8]}, hi[2] = {shared.hi[r], shared.hi[r + 8]};
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      const int column = key + tile::fragment_column(i);
+      if (column < lo[i / 2 % 2] || column >= hi[i / 2 % 2]) r_s[i] = kNegativeInfinity;
+    }
+  }
+
+  // Takes in the maxima; what was summed up before falls where they rise.
+  __device__ __forceinline__ void raise() {
+    float peak[2];
+    tile::row_peaks(peak, r_s);
+    if (!__any_sync(~0u, peak[0] > top[0] || peak[1] > top[1])) return;
+    float fall[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float risen = fmaxf(top[r], peak[r]);
+      fall[r] = risen == top[r] ? 1.0f : ptx::exp2_approx(top[r] - risen);
+      top[r] = risen;
+      sum[r] *= fall[r];
+    }
+#pragma unroll
+    for (int i = 0; i < C::kHalf / 2; ++i) r_o[i] *= fall[i / 2 % 2];
+  }
+};
+
+}  // namespace tilewise::sm90
+#endif  // TILEWISE_CUDA_SM90_SPLIT_WIDE_PRODUCT_H_
