@@ -37,7 +37,7 @@ struct BackwardRow {
   static int64_t scratch(const tilewise_problem& p) {
     const int64_t rows =
         rows_of_scratch(p.packed_q != 0, p.batch, p.seqlen_q, p.total_q, C::kTileM) * p.heads_q;
-    const int64_t turns = p.deterministic ? rows / C::kTileM * C::kTurns : 0;
+    const int64_t turns = p.deterministic ? rows / C::kTileM : 0;
     return (rows * (C::kDim + 1) + turns) * static_cast<int64_t>(sizeof(float));
   }
 
