@@ -2,11 +2,11 @@
 // that see it, dQ added to fp32 sums in memory.
 //
 // Roles. Warpgroup 0: one thread drives the copy engine, one warp or two bring lse and D of the query rows,
-// one thread hands out work, and, ordered, one adds dQ. Warpgroups 1 and 2 compute by wgmma, five products in
-// all: each 64 keys of the tile with P and dS in registers (backward_consumer.cuh) or, for wide heads, one dV
-// and the other dK of the same 64 (backward_wide_consumer.cuh). The block is persistent: it draws tickets
-// until there is no more work. The query heads of a key head are walked one after the other, so that no sum
-// of dK or dV leaves the registers.
+// one thread hands out work, and, ordered, one adds dQ or keeps its turns. Warpgroups 1 and 2 compute by
+// wgmma, five products in all: each 64 keys of the tile with P and dS in registers (backward_consumer.cuh)
+// or, for wide heads, one dV and the other dK of the same 64 (backward_wide_consumer.cuh). The block is
+// persistent: it draws tickets until there is no more work. The query heads of a key head are walked one
+// after the other, so that no sum of dK or dV leaves the registers.
 //
 // Shared memory. K and V of the tile; rings of Q and dO with their rows' lse and D; a ring of dS tiles, which
 // both warpgroups read; where it does not go straight to memory, a piece of dQ for each warp.
@@ -46,6 +46,10 @@ __device__ __forceinline__ void init_barriers(SharedOf<C>& s) {
   if constexpr (C::kWide) {
     ptx::mbarrier_init(&s.p_full, 4);
     ptx::mbarrier_init(&s.p_empty, 4);
+    for (int i = 0; i < kTurnStages; ++i) {
+      ptx::mbarrier_init(&s.turn[i], 1);
+      ptx::mbarrier_init(&s.added[i], kWarps);
+    }
   } else {
     for (int i = 0; i < C::kSumStages; ++i) {
       ptx::mbarrier_init(&s.dq_full[i], kWarps);
@@ -84,7 +88,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward(const __grid_constant
     } else if (warp == 2) {
       if constexpr (C::kStorers > 0) {
         if (ptx::elect_one()) {
-          SumStorer<C> storer{args, shared};
+          std::conditional_t<C::kWide, TurnKeeper<C>, SumStorer<C>> storer{args, shared};
           storer.run();
         }
       }

@@ -61,8 +61,7 @@ struct BackwardConfig : BackwardTiles<kQueryRows, 128, kDimension, kDimension> {
   // Columns of dQ that a warpgroup sums up; a product always has 64.
   static constexpr int kLastColumns = kByRows ? 64 : kDim - 64;
 
-  // Panels of dQ, of 64 x 64 sums or less, and how many counters of turns a tile has.
-  static constexpr int kSumPanels = 2, kTurns = 1;
+  static constexpr int kSumPanels = 2;  // of dQ, of 64 x 64 sums or less
 };
 
 template <typename C>

@@ -37,7 +37,7 @@ struct BackwardRow {
   static int64_t scratch(const tilewise_problem& p) {
     const int64_t rows =
         rows_of_scratch(p.packed_q != 0, p.batch, p.seqlen_q, p.total_q, C::kTileM) * p.heads_q;
-    const int64_t turns = p.deterministic ? rows / C::kTileM * C::kTurns : 0;
+    const int64_t turns = p.deterministic ? rows / C::kTileM : 0;
     return (rows * (C::kDim + 1) + turns) * static_cast<int64_t>(sizeof(float));
   }
 
@@ -51,10 +51,15 @@ struct BackwardRow {
 
   static tile::Order order_of(const BackwardParams& p) {
     tile::Order order((p.seqlen_kv + C::kTileN - 1) / C::kTileN, p.heads_kv, p.batch);
+    const bool causal = p.window_right >= 0 && p.window_left < 0;
     // Under a causal mask the first keys have the most queries. Ordered, each key tile of a head follows the
     // one before by the time that an addition takes: fewer of them run at once where heads walk together.
-    if (p.deterministic || (p.window_right >= 0 && p.window_left < 0))
+    if (p.deterministic || causal)
       order.walk_together(p.seqlen_q * p.group() * (2 * (p.head_dim + p.head_dim_v) + 4 * C::kDim), 1);
+    // With both, key tiles also get shorter and shorter and wait at both ends of a wave; wide heads, whose
+    // tiles are half as long, gain by few of each head in it, whatever the L2 holds.
+    if (C::kWide && p.deterministic && causal)
+      order.group = std::max(order.group, std::min(8, order.all_heads));
     return order;
   }
 

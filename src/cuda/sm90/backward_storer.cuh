@@ -1,12 +1,19 @@
-// Ordered, one thread adds dQ tiles to their sums in memory, so that no consumer waits for a turn: it takes a
-// tile that all consumers have written to shared memory, waits until the key tiles before have added theirs,
-// adds, and lets the next key tile go. It asks for the next turn while an addition is on its way.
+// Ordered, one thread sees to it that key tiles add to dQ in turn, so that no consumer polls or fences.
+//
+// SumStorer adds itself: it takes a tile that all consumers have written to shared memory, waits until the
+// key tiles before have added theirs, adds, and lets the next key tile go. It asks for the next turn while an
+// addition is on its way. TurnKeeper is for wide heads, whose consumers add from registers: it tells them
+// when a tile's turn has come, and lets the next key tile go when all of them have added. It is a tile ahead.
+//
+// Hazard: the additions that TurnKeeper releases are other threads'. They are ordered before its fence by the
+// barrier at which it meets them.
 #ifndef TILEWISE_CUDA_SM90_BACKWARD_STORER_H_
 #define TILEWISE_CUDA_SM90_BACKWARD_STORER_H_
 
 #include "cuda/ptx/global.cuh"
+#include "cuda/ptx/mbarrier_look.cuh"
 #include "cuda/sm90/backward_args.cuh"
-#include "cuda/sm90/backward_config.cuh"
+#include "cuda/sm90/backward_wide_config.cuh"
 
 namespace tilewise::sm90 {
 
@@ -55,6 +62,54 @@ struct SumStorer {
       ptx::add_release(g_done, 1);
       if (last) return;
     }
+  }
+};
+
+template <typename C>
+struct TurnKeeper {
+  const BackwardArgs& args;
+  SharedOf<C>& shared;
+  Ring<kTurnStages> turn, added;
+  Ring<kWorkSlots> slot;
+  uint32_t* g_open = nullptr;  // the turn that the consumers have, if any
+
+  __device__ __forceinline__ void run() {
+    for (;;) {
+      ptx::mbarrier_wait(&shared.work_full[slot.at()], slot.phase());
+      const tile::KeyWork& w = shared.work[slot.at()];
+      if (w.batch < 0) return;
+      if (args.g_dq && w.tile_first < w.tile_last) keep_turns(w);
+      ptx::mbarrier_arrive(&shared.work_empty[slot.at()]);
+      slot.advance();
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void keep_turns(const tile::KeyWork& w) {
+    for (tile::QueryWalk<true> at(w, args.queries_per_key_head); at.left >= 0; at.next(w)) {
+      uint32_t* g_turn =
+          args.g_turns + (at.head * args.scratch_rows.rows + w.scratch_row) / C::kTileM + at.tile;
+      const uint32_t mine = w.tiles_before<C::kTileM, C::kTileN>(at.tile);
+      while (ptx::load_acquire(g_turn) != mine)
+        if (g_open && ptx::mbarrier_ended(&shared.added[added.at()], added.phase())) end_turn();
+      ptx::mbarrier_arrive(&shared.turn[turn.at()]);
+      turn.advance();
+      if (g_open) await_end();
+      g_open = g_turn;
+    }
+    await_end();
+  }
+
+  __device__ __forceinline__ void await_end() {
+    ptx::mbarrier_wait(&shared.added[added.at()], added.phase());
+    end_turn();
+  }
+
+  __device__ __forceinline__ void end_turn() {
+    ptx::fence_gpu();
+    ptx::add_release(g_open, 1);
+    added.advance();
+    g_open = nullptr;
   }
 };
 

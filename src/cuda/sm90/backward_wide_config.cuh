@@ -21,14 +21,16 @@ struct BackwardWideConfig : BackwardTiles<64, 64, kDimQK, kDimVO> {
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= 168 * (kConsumers + 1));
 
-  static constexpr int kRowWarps = 2, kStorers = 0;
+  // Warps that bring lse and D, threads that keep the turns of dQ.
+  static constexpr int kRowWarps = kOrdered ? 1 : 2, kStorers = kOrdered ? 1 : 0;
 
   // Panels of 64 columns of dQ go to the warpgroups in turn.
   static_assert(kDim % 64 == 0 && kDim >= 128 && kDim <= 256);
   static constexpr bool kByRows = false;
   static constexpr int kLastColumns = 64, kSumPanels = kDim / 64;
-  static constexpr int kTurns = 4 * kConsumers;  // a warp's pieces of a tile
 };
+
+constexpr int kTurnStages = 2;
 
 template <typename C>
 struct WideShared {
@@ -45,6 +47,7 @@ struct WideShared {
   ptx::Mbarrier q_full[C::kQStages], q_empty[C::kQStages];
   ptx::Mbarrier dout_full[C::kOStages], dout_empty[C::kOStages];
   ptx::Mbarrier p_full, p_empty;
+  ptx::Mbarrier turn[kTurnStages], added[kTurnStages];  // ordered: a tile of dQ may be, has been added to
   ptx::Mbarrier ds_full[C::kScoreStages], ds_empty[C::kScoreStages];
   ptx::Mbarrier work_full[kWorkSlots], work_empty[kWorkSlots];
   ptx::Mbarrier nearly_done;  // the loads of a piece of work

@@ -1,12 +1,16 @@
 // A consumer warpgroup of a kernel for wide heads: 64 keys against all queries that see some of them, one
 // piece of work after the other. The two have different parts, and meet over P and dS of each query tile j:
 //
-//   values  issue S = K Q(j)^T, dQ(j - 1)    S done: P = exp2(S - lse), to the other in fp32
-//           issue dQ(j - 1), dV += P dO(j)
-//   keys    issue dP = V dO(j)^T, dQ(j - 1)  dP and P done: dS = P (dP - D), rounded, to shared memory
-//           issue dQ(j - 1), dK += dS Q(j)
-// Each dQ = dS K is a panel of 64 columns; panels go to the two in turn. One's exponentials run under the
-// other's products. dQ goes from registers straight to its fp32 sums in memory: no room for it is left.
+//   values  issue dV += P dO(j), dQ(j), S = K Q(j + 1)^T
+//           dV, dQ done   sums of dQ go to memory, issue the next dQ(j)
+//           S done        P = exp2(S - lse), to the other in fp32
+//   keys    issue dK += dS Q(j), dQ(j), dP = V dO(j + 1)^T
+//           dK, dQ done   sums of dQ go to memory, issue the next dQ(j)
+//           dP, P done    dS = P (dP - D), rounded, to shared memory
+// A step begins and ends with P and dS in registers. Each dQ = dS K is a panel of 64 columns; panels go to
+// the two in turn. Products of the next tile stand in the queue behind those of this one, and one's
+// exponentials run under the other's products. dQ goes from registers straight to its fp32 sums in memory:
+// no room for it is left.
 #ifndef TILEWISE_CUDA_SM90_BACKWARD_WIDE_CONSUMER_H_
 #define TILEWISE_CUDA_SM90_BACKWARD_WIDE_CONSUMER_H_
 
@@ -40,9 +44,9 @@ struct WideConsumer {
   Ring<C::kQStages> q;
   Ring<C::kOStages> dout;
   Ring<C::kScoreStages> ds, ds_before;  // next to write; next to multiply
+  Ring<kTurnStages> turn;               // ordered
   Ring<kWorkSlots> slot;
-  uint32_t signal = ~0u;  // ordered: whose turn ends when the last additions are done
-  uint32_t seen = 0;      // turn of the tile to add to, when it was last asked for
+  const tile::KeyWork* steps;  // of the piece of work
   float r_sum[kColumns / 2];
 
   __device__ __forceinline__ void run() {
@@ -67,8 +71,8 @@ struct WideConsumer {
   }
 
   __device__ __forceinline__ void sweep(const tile::KeyWork& w) {
+    steps = &w;
     Walk at(w, args.queries_per_key_head);
-    Walk before = at;
     ptx::mbarrier_wait(&shared.k_full, kv.phase());
     const bool edge = w.see_first > w.key || w.see_last < w.key + C::kTileN;
     if (edge) clear<C::kDim>(shared.k, w);
@@ -76,28 +80,17 @@ struct WideConsumer {
       ptx::mbarrier_wait(&shared.v_full, kv.phase());
       if (edge) clear<C::kDimV>(shared.v, w);
     }
-    step<true>(w, at, before);
-#pragma unroll 1
-    while (at.left > 0) {
-      before = at;
-      at.next(w);
-      step<false>(w, at, before);
+    uint32_t r_a[kScores / 2];
+    {
+      float r_s[kScores];
+      issue_first(at, r_s);
+      ptx::wgmma_wait<0>();
+      ptx::pin(r_s);
+      take_first(w, at, r_s, r_a);
     }
-    if (!kValues) release(&shared.v_empty);
-    float r_dq[32], r_more[32];
-    issue_dq(r_dq, 0);
-    if (kTwoPanels) issue_dq(r_more, 1);
-    end_turn();
-    ask_turn(w, at);
-    ptx::wgmma_wait<0>();
-    ptx::pin(r_dq);
-    if (kTwoPanels) ptx::pin(r_more);
-    await_turn(w, at);
-    add_queries(r_dq, w, at, 0);
-    if (kTwoPanels) add_queries(r_more, w, at, 1);
-    release(&shared.k_empty);
-    leave_ds();
-    end_turn();
+#pragma unroll 1
+    while (at.left > 0) step(w, at, r_a);
+    last_step(at, r_a);
     kv.advance();
   }
 
@@ -108,82 +101,118 @@ struct WideConsumer {
                                            kWideClearBarrier + kGroup);
   }
   template <int kWidth>
-  __device__ __forceinline__ void clear_queries(uint8_t* s_rows, const tile::KeyWork& w, int tile) {
+  __device__ __forceinline__ void clear_queries(uint8_t* s_rows, int tile) {
     const int row = tile * C::kTileM;
-    if (w.row_first <= row && w.row_last >= row + C::kTileM) return;
-    tile::clear_outside<C::kTileM, kWidth>(s_rows, w.row_first - row, w.row_last - row,
+    if (steps->row_first <= row && steps->row_last >= row + C::kTileM) return;
+    tile::clear_outside<C::kTileM, kWidth>(s_rows, steps->row_first - row, steps->row_last - row,
                                            kWideClearBarrier + kGroup);
   }
 
-  // All of a query tile but its dQ, which is a step late. kFirst: there is no tile before.
-  template <bool kFirst>
-  __device__ __forceinline__ void step(const tile::KeyWork& w, const Walk& at, const Walk& before) {
-    float r_s[kScores], r_dq[32];
-    uint32_t r_a[kScores / 2];  // P or dS, the operand of dV or dK
+  // S of a query tile, or dP.
+  __device__ __forceinline__ void issue_first(const Walk& at, float (&r_s)[kScores]) {
     if (kValues) {
-      wait_queries(w, at);
+      wait_queries(at);
       tile::issue_scores<T, C::kTileM, C::kDim>(r_s, ptx::uniform(C::KTile::k_major(shared.k)),
                                                 ptx::uniform(C::QTile::k_major(shared.q[q.at()])));
     } else {
-      wait_dout(w, at);
+      wait_dout(at);
       tile::issue_scores<T, C::kTileM, C::kDimV>(r_s, ptx::uniform(C::VTile::k_major(shared.v)),
                                                  ptx::uniform(C::OTile::k_major(shared.dout[dout.at()])));
     }
-    if (kFirst) {
-      ptx::wgmma_wait<0>();
-    } else {
-      issue_dq(r_dq, 0);
-      end_turn();
-      ask_turn(w, before);
-      ptx::wgmma_wait<1>();
-    }
-    ptx::pin(r_s);
+  }
+
+  __device__ __forceinline__ void take_first(const tile::KeyWork& w, const Walk& at, float (&r_s)[kScores],
+                                             uint32_t (&r_a)[kScores / 2]) {
     if (kValues) {
       weigh(w, at, r_s, r_a);
       release(&shared.q_empty[q.at()]);
-      wait_dout(w, at);
+      q.advance();
     } else {
       release(&shared.dout_empty[dout.at()]);
-      wait_queries(w, at);
+      dout.advance();
+      wait_queries(at);
       differentiate(r_s, r_a);
     }
-    if (!kFirst) {
-      ptx::wgmma_wait<0>();
-      ptx::pin(r_dq);
-      if (!kTwoPanels) leave_ds();
-    }
-    float r_more[32];
-    if (!kFirst && kTwoPanels) issue_dq(r_more, 1);
-    if (kValues)
-      tile::issue_values<T, C::kTileM, kColumns>(
-          r_sum, r_a, ptx::uniform(C::OTile::mn_major(shared.dout[dout.at()])), true);
-    else
-      tile::issue_values<T, C::kTileM, kColumns>(r_sum, r_a,
-                                                 ptx::uniform(C::QTile::mn_major(shared.q[q.at()])), true);
-    if (!kFirst) {
-      await_turn(w, before);
-      add_queries(r_dq, w, before, 0);
-      if (kTwoPanels) {
-        ptx::wgmma_wait<1>();
-        ptx::pin(r_more);
-        leave_ds();
-        add_queries(r_more, w, before, 1);
-      }
-    }
-    ptx::wgmma_wait<0>();
-    ptx::pin(r_sum);
-    release(kValues ? &shared.dout_empty[dout.at()] : &shared.q_empty[q.at()]);
-    q.advance();
-    dout.advance();
   }
 
-  __device__ __forceinline__ void wait_queries(const tile::KeyWork& w, const Walk& at) {
-    ptx::mbarrier_wait(&shared.q_full[q.at()], q.phase());
-    clear_queries<C::kDim>(shared.q[q.at()], w, at.tile);
+  // dV of a query tile, or dK.
+  __device__ __forceinline__ void issue_sum(const Walk& at, const uint32_t (&r_a)[kScores / 2]) {
+    if (kValues) {
+      wait_dout(at);
+      tile::issue_values<T, C::kTileM, kColumns>(
+          r_sum, r_a, ptx::uniform(C::OTile::mn_major(shared.dout[dout.at()])), true);
+    } else {
+      tile::issue_values<T, C::kTileM, kColumns>(r_sum, r_a,
+                                                 ptx::uniform(C::QTile::mn_major(shared.q[q.at()])), true);
+    }
   }
-  __device__ __forceinline__ void wait_dout(const tile::KeyWork& w, const Walk& at) {
+  __device__ __forceinline__ void leave_sum() {
+    if (kValues) {
+      release(&shared.dout_empty[dout.at()]);
+      dout.advance();
+    } else {
+      release(&shared.q_empty[q.at()]);
+      q.advance();
+    }
+  }
+
+  // From the operand of dV, or dK, of one tile to that of the next.
+  __device__ __forceinline__ void step(const tile::KeyWork& w, Walk& at, uint32_t (&r_a)[kScores / 2]) {
+    float r_s[kScores], r_dq[32];
+    issue_sum(at, r_a);
+    issue_dq(r_dq, 0);
+    const Walk due = at;
+    at.next(*steps);
+    issue_first(at, r_s);
+    ptx::wgmma_wait<1>();
+    ptx::pin(r_sum);
+    ptx::pin(r_dq);
+    leave_sum();
+    await_turn();
+    add_queries(r_dq, due, 0);
+    float r_more[32];
+    if (kTwoPanels)
+      issue_dq(r_more, 1);
+    else
+      leave_ds();
+    ptx::wgmma_wait<kTwoPanels ? 1 : 0>();
+    ptx::pin(r_s);
+    take_first(w, at, r_s, r_a);
+    if (kTwoPanels) {
+      ptx::wgmma_wait<0>();
+      ptx::pin(r_more);
+      leave_ds();
+      add_queries(r_more, due, 1);
+    }
+    leave_turn();
+  }
+
+  __device__ __forceinline__ void last_step(const Walk& at, const uint32_t (&r_a)[kScores / 2]) {
+    float r_dq[32], r_more[32];
+    issue_sum(at, r_a);
+    if (!kValues) release(&shared.v_empty);
+    issue_dq(r_dq, 0);
+    if (kTwoPanels) issue_dq(r_more, 1);
+    ptx::wgmma_wait<0>();
+    ptx::pin(r_sum);
+    ptx::pin(r_dq);
+    if (kTwoPanels) ptx::pin(r_more);
+    leave_sum();
+    leave_ds();
+    release(&shared.k_empty);
+    await_turn();
+    add_queries(r_dq, at, 0);
+    if (kTwoPanels) add_queries(r_more, at, 1);
+    leave_turn();
+  }
+
+  __device__ __forceinline__ void wait_queries(const Walk& at) {
+    ptx::mbarrier_wait(&shared.q_full[q.at()], q.phase());
+    clear_queries<C::kDim>(shared.q[q.at()], at.tile);
+  }
+  __device__ __forceinline__ void wait_dout(const Walk& at) {
     ptx::mbarrier_wait(&shared.dout_full[dout.at()], dout.phase());
-    clear_queries<C::kDimV>(shared.dout[dout.at()], w, at.tile);
+    clear_queries<C::kDimV>(shared.dout[dout.at()], at.tile);
   }
 
   // Values: scores become weights, in fp32 for the other warpgroup (times the softcap's derivative), rounded
@@ -199,8 +228,9 @@ struct WideConsumer {
                       [&](int j, float4 weights) { s_p[128 * j] = weights; });
       hand_over_weights();
     } else {
-      tile::weigh_keys(r_s, s_shift, args.scale_log2);
-      if (!w.is_full(at.tile)) tile::hide_keys(r_s, w, row, key, column);
+      tile::weigh_keys(r_s, args.scale_log2,
+                       [&](int j) { return *reinterpret_cast<const float2*>(s_shift + 8 * j); });
+      if (!steps->is_full(at.tile)) tile::hide_keys(r_s, w, row, key, column);
       ptx::mbarrier_wait(&shared.p_empty, p.phase() ^ 1);
 #pragma unroll
       for (int i = 0; i < kScores / 4; ++i)
@@ -238,7 +268,7 @@ struct WideConsumer {
     ds.advance();
   }
 
-  // This warpgroup's panel `part` of dQ of the tile before.
+  // This warpgroup's panel `part` of dQ.
   __device__ __forceinline__ void issue_dq(float (&r_dq)[32], int part) {
     ptx::mbarrier_wait(&shared.ds_full[ds_before.at()], ds_before.phase());
     tile::issue_query_gradient<T, 64, C::kTileN, C::kTileM, C::kDim>(
@@ -251,39 +281,23 @@ struct WideConsumer {
     ds_before.advance();
   }
 
-  // Ordered, a warp adds its pieces of a tile in turn. Both waits here stand where a product is awaited
-  // anyway: the additions before are a product old, and the turn is asked for long before it is needed.
-  __device__ __forceinline__ void end_turn() {
-    if (!C::kOrdered || signal == ~0u) return;
-    ptx::fence_gpu();
-    __syncwarp();
-    if (lane == 0) ptx::add_release(args.g_turns + signal, 1);
-    signal = ~0u;
+  // Ordered, a tile of dQ is added to between these two.
+  __device__ __forceinline__ void await_turn() {
+    if (C::kOrdered && args.g_dq) ptx::mbarrier_wait(&shared.turn[turn.at()], turn.phase());
   }
-
-  __device__ __forceinline__ int64_t row_of(const tile::KeyWork& w, const Walk& of) const {
-    return of.head * args.scratch_rows.rows + w.scratch_row + of.tile * C::kTileM;
-  }
-
-  __device__ __forceinline__ void ask_turn(const tile::KeyWork& w, const Walk& of) {
+  __device__ __forceinline__ void leave_turn() {
     if (!C::kOrdered || args.g_dq == nullptr) return;
-    signal = static_cast<uint32_t>(row_of(w, of) / C::kTileM) * C::kTurns + 4 * kGroup + warp;
-    seen = ptx::load_acquire(args.g_turns + signal);
-  }
-
-  __device__ __forceinline__ void await_turn(const tile::KeyWork& w, const Walk& of) {
-    if (!C::kOrdered || args.g_dq == nullptr) return;
-    const uint32_t turn = w.tiles_before<C::kTileM, C::kTileN>(of.tile);
-    while (seen != turn) seen = ptx::load_acquire(args.g_turns + signal);
     __syncwarp();
+    release(&shared.added[turn.at()]);
+    turn.advance();
   }
 
   // Adds a fragment to the sums in memory.
-  __device__ __forceinline__ void add_queries(const float (&r_dq)[32], const tile::KeyWork& w, const Walk& of,
-                                              int part) {
+  __device__ __forceinline__ void add_queries(const float (&r_dq)[32], const Walk& of, int part) {
     if (args.g_dq == nullptr) return;
+    const int64_t row = of.head * args.scratch_rows.rows + steps->scratch_row + of.tile * C::kTileM;
     const int piece = 4 * (kGroup + 2 * part) + warp;
-    float* g_to = args.g_dq + row_of(w, of) * C::kDim + piece * (C::kGroupFloats / 4) + 4 * lane;
+    float* g_to = args.g_dq + row * C::kDim + piece * (C::kGroupFloats / 4) + 4 * lane;
 #pragma unroll
     for (int i = 0; i < 8; ++i)
       ptx::add_vector(g_to + 128 * i, r_dq[4 * i], r_dq[4 * i + 1], r_dq[4 * i + 2], r_dq[4 * i + 3]);

@@ -9,12 +9,12 @@
 
 namespace tilewise::tile {
 
-// s_shift: -lse of the queries in exponents of 2, from this lane's first column on.
-template <int kCount>
-__device__ __forceinline__ void weigh_keys(float (&r_s)[kCount], const float* s_shift, float scale_log2) {
+// shift_of(j): -lse in exponents of 2 of this lane's two queries of the j-th eight.
+template <int kCount, typename ShiftOf>
+__device__ __forceinline__ void weigh_keys(float (&r_s)[kCount], float scale_log2, const ShiftOf& shift_of) {
 #pragma unroll
   for (int j = 0; j < kCount / 4; ++j) {
-    const float2 shift = *reinterpret_cast<const float2*>(s_shift + 8 * j);
+    const float2 shift = shift_of(j);
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       r_s[4 * j + i] = ptx::exp2_approx(__fmaf_rn(r_s[4 * j + i], scale_log2, i % 2 ? shift.y : shift.x));
