@@ -1,6 +1,6 @@
 // Kernels that do nothing but read two arrays once: what attention over a cache is held against
 // (bench/gpu_decode.py). Several ways to ask for the bytes, since no one knows beforehand which is the
-// fastest; blocks take equal pieces, and launches overlap as those of the split rows do.
+// fastest. Launches overlap as those of the split rows do.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -86,22 +86,25 @@ __global__ void __launch_bounds__(32 * kWarps, 1) read_copies(Arrays arrays, flo
   keep(sum, sink);
 }
 
-// Bulk copies into a ring of the block's, kBulk bytes each.
-template <int kBulk>
+// Bulk copies of 8 KB into a ring of the block's.
+constexpr int kBulk = 8192, kRingBytes = kWarps * kSteps * kStepBytes;
+template <bool kSpread>
 __global__ void __launch_bounds__(32, 1) read_bulk(Arrays arrays, float* sink) {
   ptx::grid_wait();
   ptx::grid_release();
-  constexpr int kRing = 192 * 1024 / kBulk;
+  constexpr int kRing = kRingBytes / kBulk;
   extern __shared__ __align__(128) unsigned char s_ring[];
   __shared__ ptx::Mbarrier full[kRing];
-  int64_t first, last;
-  piece_of(arrays.bytes, &first, &last);
+  int64_t first = 0, last = arrays.bytes;
+  if (!kSpread) piece_of(arrays.bytes, &first, &last);
   if (threadIdx.x != 0) return;
   for (auto& barrier : full) ptx::mbarrier_init(&barrier, 1);
   ptx::mbarrier_init_fence();
-  const int64_t each = (last - first + kBulk - 1) / kBulk, all = 2 * each;
+  const int64_t step = kSpread ? int64_t{kBulk} * gridDim.x : kBulk;
+  if (kSpread) first = int64_t{kBulk} * blockIdx.x;
+  const int64_t each = first < last ? (last - first + step - 1) / step : 0, all = 2 * each;
   const auto ask = [&](int64_t n) {
-    const int64_t at = first + n / 2 * kBulk;
+    const int64_t at = first + n / 2 * step;
     const uint32_t bytes = last - at < kBulk ? static_cast<uint32_t>(last - at) : kBulk;
     ptx::mbarrier_arrive_expect(&full[n % kRing], bytes);
     ptx::bulk_load(s_ring + n % kRing * kBulk, arrays.data[n % 2] + at, bytes, &full[n % kRing]);
@@ -130,8 +133,8 @@ extern "C" {
 
 // Null past the last one.
 const char* tilewise_read_name(int way) {
-  constexpr const char* kNames[] = {"loads",    "loads of pieces", "loads, 4 blocks",
-                                    "cp.async", "bulk 8 KB",       "bulk 2 KB"};
+  constexpr const char* kNames[] = {
+      "loads", "loads, 4 blocks", "loads of pieces", "copies of pieces", "bulk of pieces", "bulk"};
   return way < static_cast<int>(sizeof kNames / sizeof *kNames) ? kNames[way] : nullptr;
 }
 
@@ -141,20 +144,19 @@ int tilewise_read_run(int way, const void* k, const void* v, int64_t bytes, floa
   const Arrays arrays{{static_cast<const unsigned char*>(k), static_cast<const unsigned char*>(v)}, bytes};
   const auto s = static_cast<cudaStream_t>(stream);
   const int blocks = multiprocessors();
-  constexpr size_t kRing = 192 * 1024;
   switch (way) {
     case 0:
-      return cuda::launch_early(read_loads<8, true>, blocks, 512, 0, s, arrays, sink);
+      return cuda::launch_early(read_loads<8, true>, 2 * blocks, 512, 0, s, arrays, sink);
     case 1:
-      return cuda::launch_early(read_loads<8, false>, blocks, 512, 0, s, arrays, sink);
-    case 2:
       return cuda::launch_early(read_loads<4, true>, 4 * blocks, 512, 0, s, arrays, sink);
+    case 2:
+      return cuda::launch_early(read_loads<4, false>, 4 * blocks, 512, 0, s, arrays, sink);
     case 3:
-      return cuda::launch_early(read_copies, blocks, 32 * kWarps, kRing, s, arrays, sink);
+      return cuda::launch_early(read_copies, blocks, 32 * kWarps, kRingBytes, s, arrays, sink);
     case 4:
-      return cuda::launch_early(read_bulk<8192>, blocks, 32, kRing, s, arrays, sink);
+      return cuda::launch_early(read_bulk<false>, blocks, 32, kRingBytes, s, arrays, sink);
     default:
-      return cuda::launch_early(read_bulk<2048>, blocks, 32, kRing, s, arrays, sink);
+      return cuda::launch_early(read_bulk<true>, blocks, 32, kRingBytes, s, arrays, sink);
   }
 }
 }

@@ -1,4 +1,4 @@
-"""What only a GPU has: streams, graphs, several devices, CuPy's arrays, memory of the stream's pool."""
+"""What only a GPU has: streams, graphs, several devices, CuPy's and JAX's arrays, memory of the stream's pool."""
 
 import os
 import subprocess
@@ -309,6 +309,30 @@ class CuPy(unittest.TestCase):
             o = tilewise.attention(ours, k * 2, v)
             stream.synchronize()
         close(torch.from_dlpack(o), want, torch.float32)
+
+
+@unittest.skipUnless(find_spec("jax"), "JAX is not installed")
+class Jax(unittest.TestCase):
+    def test_results_wait_for_inputs_and_are_done(self):
+        """Inputs that JAX still computes are read after that; later work of JAX finds results that are done."""
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # PyTorch's tests want memory too
+        import jax
+
+        if jax.default_backend() == "cpu":
+            self.skipTest("JAX sees no GPU")
+        gpu, step = jax.devices("gpu")[0], jax.jit(lambda x: x * 2)
+        for dtype, rows in (("float32", 37), ("bfloat16", 37), ("bfloat16", 2048)):
+            with self.subTest(dtype=dtype, rows=rows), jax.default_device(gpu):
+                q, k, v, dout = (step(jax.numpy.asarray(Source(n).normal(2, rows, 4, 64) / 2).astype(dtype)) for n in range(4))
+                o, lse = tilewise.attention(q, k, v, causal=True, return_lse=True)
+                twice = step(o)
+                self.assertIsInstance(o, jax.Array)
+                self.assertEqual((o.devices(), o.dtype, lse.shape), ({gpu}, dtype, (2, 4, rows)))
+                self.assertTrue((twice == o * 2).all())
+                again = tilewise.attention(q, k, v, causal=True)
+                self.assertTrue((again == o).all())
+                if rows < 100:
+                    self.assertTrue(tilewise.verify(q, k, v, dout=dout, causal=True).passed)
 
 
 if __name__ == "__main__":

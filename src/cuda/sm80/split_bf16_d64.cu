@@ -2,8 +2,7 @@
 
 namespace tilewise::sm80 {
 namespace {
-using SplitUnit =
-    SplitRow<SplitConfig<__nv_bfloat16, 64, 8, 3, __nv_bfloat16, 32>, SplitConfig<__nv_bfloat16, 64, 8, 2>>;
+using SplitUnit = SplitRow<SplitConfig<__nv_bfloat16, 64, 8, 6>, SplitConfig<__nv_bfloat16, 64, 8, 2>>;
 }
 }  // namespace tilewise::sm80
 

@@ -8,4 +8,4 @@ using SplitUnit = QuantizedRow<SplitConfig<__nv_bfloat16, 128, 8, 3, __nv_fp8_e4
 }
 }  // namespace tilewise::sm80
 
-TILEWISE_SM80_SPLIT(forward_sm90_bf16_f8e4m3_d128_16x128_split_simple)
+TILEWISE_SM80_SPLIT(forward_sm90_bf16_f8e4m3_d128_16x256_split_simple)

@@ -6,4 +6,4 @@ using SplitUnit = QuantizedRow<SplitConfig<__half, 128, 8, 3, int8_t, 32>>;
 }
 }  // namespace tilewise::sm80
 
-TILEWISE_SM80_SPLIT(forward_sm90_f16_i8_d128_16x128_split_simple)
+TILEWISE_SM80_SPLIT(forward_sm90_f16_i8_d128_16x256_split_simple)
