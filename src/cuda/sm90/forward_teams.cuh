@@ -160,13 +160,13 @@ struct TeamConsumer {
       release(&buffers.k_empty[next]);
       prepare(r_s, tile, own);
       const tile::Decay decay = softmax.raise(r_s, args.scale_log2);
-      softmax.template weigh<0, kHalf>(r_s, args.scale_log2);
+      weigh<0, kHalf>(r_s);
       ptx::wgmma_wait<0>();
       ptx::pin(r_o);
       ptx::pin(r_s);
       release(&buffers.v_empty[at]);
       decay.apply(r_o);
-      softmax.template weigh<kHalf, kScores>(r_s, args.scale_log2);
+      weigh<kHalf, kScores>(r_s);
       tile::round_weights<T>(r_p, r_s);
       ++count;
       at = next;
@@ -180,6 +180,17 @@ struct TeamConsumer {
     ptx::pin(r_o);
     release(&buffers.v_empty[at]);
     ++count;
+  }
+
+  // A part of a tile's scores becomes weights: the second one behind the wait for O.
+  template <int kFirst, int kLast>
+  __device__ __forceinline__ void weigh(float (&r_s)[C::kTileN / 2]) {
+    const float from[2] = {softmax.shift(0, args.scale_log2), softmax.shift(1, args.scale_log2)};
+#pragma unroll
+    for (int i = kFirst; i < kLast; ++i) {
+      r_s[i] = ptx::exp2_approx(__fmaf_rn(r_s[i], args.scale_log2, -from[i / 2 % 2]));
+      softmax.sum[i / 2 % 2] += r_s[i];
+    }
   }
 
   __device__ __forceinline__ void release(ptx::Mbarrier* empty) {
