@@ -73,7 +73,7 @@ run_tests() {
 # with scales by groups of rows; of backward besides: accumulated gradients, one gradient alone, dbias over what repeats.
 cases=dense_square,dense_d33,dense_d576_dv512,dense_gqa_7,masks_everything,masks_window_causal,masks_mask_bits_padded_rows
 cases+=,dense_f32_grads_accumulate,dense_only_dk,scores_bias_all_repeat_but_rows_keys,lengths_packed_alibi_dropout,lengths_q_lengths_causal,layouts_sliced_37,extremes_nan_key_middle,scores_sinks_dlse
-cases+=,cache_pages_16,cache_i8_pages_groups,cache_f8_pages
+cases+=,extremes_late_and_low_causal,cache_pages_16,cache_i8_pages_groups,cache_f8_pages
 
 # sanitize TOOL SHARDS: the kernels' cases and the append kernel under it; its log; its exit status. Not what provokes errors,
 # nor what only large sizes show.

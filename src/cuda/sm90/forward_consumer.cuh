@@ -146,23 +146,23 @@ struct Consumer {
       prepare(w, tile, tile >= full_first && tile < full_last);
       if (tile == look_at || begins) decay_values(softmax.look(r_s, args.scale_log2, tile == look_at));
       const bool outgrown = softmax.weigh(r_s, args.scale_log2, of_tile);
-      if (outgrown) [[unlikely]] {
-        bool lost[2];
-        decay_values(softmax.catch_up(r_s, of_tile, lost));
-        if (__any_sync(~0u, lost[0] || lost[1])) {
-          const int here = ptx::afresh(tile);
-          score_again(lost, w, here, here >= full_first && here < full_last);
-          softmax.recover(r_s, args.scale_log2, lost);
-        }
-      } else {
-        softmax.keep(of_tile);
-      }
+      if (!outgrown) softmax.keep(of_tile);
       // A branch, which ptxas moves no wait across: the one for O must stay behind the exponentials.
       ptx::pin(r_s);
       if (tile > first) ptx::mbarrier_wait(&shared.k_full[k.at()], k.phase());
       ptx::wgmma_wait<0>();
       ptx::pin(r_o);
       ptx::pin(r_s);
+      // Behind the wait, which all warps of a group have to take together.
+      if (outgrown) [[unlikely]] {
+        bool lost[2];
+        softmax.catch_up(r_s, of_tile, lost).apply(r_o);
+        if (__any_sync(~0u, lost[0] || lost[1])) {
+          const int here = ptx::afresh(tile);
+          score_again(lost, w, here, here >= full_first && here < full_last);
+          softmax.recover(r_s, args.scale_log2, lost);
+        }
+      }
       leave_values();
       tile::round_weights<T>(r_p, r_s);
     }
@@ -174,7 +174,7 @@ struct Consumer {
     leave_values();
   }
 
-  // O is in the matrix unit's hands until then.
+  // O is in the matrix unit's hands until then. `needed` must be the same in the whole warpgroup.
   __device__ __forceinline__ void decay_values(const tile::Decay& decay) {
     if (!decay.needed) return;
     ptx::wgmma_wait<0>();
