@@ -72,7 +72,8 @@ TEST_F(CudaBackward, DeterministicBitsDoNotChangeUnderLoad) {
       "dlse=1",
       "name=b batch=2 heads_q=2 seqlen_q=257 window=100,20 softcap=9 alibi=h",
       "name=c batch=2 heads_q=2 seqlen_q=200 bias=11qk:random mask=b11k:random:0.7 dropout=0.2 sinks=random",
-      "name=d heads_q=3 seqlen_q=500 seqlen_kv=700"};
+      "name=d heads_q=3 seqlen_q=500 seqlen_kv=700",
+      "name=e heads_q=80 seqlen_q=140 causal=bottom-right"};  // more pieces than multiprocessors
   const struct {
     const char* dim;
     DType dtype;
