@@ -38,7 +38,7 @@ std::vector<std::byte> run_bits(const Kernel& kernel, CaseData& data, const Expe
   return output_bits(data, kForward, answer);
 }
 
-// Contiguous, packed to one sequence, paged and in slots: the same bits of the same row.
+// Contiguous, paged and in slots: the same bits of the same row.
 TEST_F(CudaCache, PlacesChangeNoBit) {
   for (const std::string line :
        {"name=gqa batch=2 heads_q=8 heads_kv=2 seqlen_q=1 seqlen_kv=700 head_dim=64 kv_lengths=700,131",
