@@ -105,8 +105,8 @@ constexpr double kNarrowEfficiency = 0.65;  // fused, with one vector of query l
 constexpr double kStandardEfficiency = 0.80;
 constexpr double kRowsEfficiency = 0.75;    // with rows that share each read of a key
 constexpr double kOneRowEfficiency = 0.35;  // and with one row
-// Beside the products: packing a block of query lanes and writing its outputs; reading and writing one row.
-constexpr double kBlockSeconds = 4e-6;
+// Beside the products: packing a query lane and writing its output; reading and writing one row.
+constexpr double kLaneSeconds = 4e-6 / 64;
 constexpr double kRowSeconds = 0.2e-6;  // 0.06 measured: sets the change to fused, docs/performance/decode.md
 constexpr double kSmallEfficiency = 0.75;
 constexpr double kSmallBackwardEfficiency = 0.85;  // of fp32, whose gradients are made where they lie
@@ -210,7 +210,7 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
                       static_cast<double>(problem.heads_q / std::max<int64_t>(problem.heads_kv, 1));
   const double key_heads = full_sequences(problem) * static_cast<double>(problem.heads_kv);
   double work = operations(problem) / kFusedEfficiency;
-  double beside = key_heads * std::ceil(rows / schedule.tile_m) * kBlockSeconds;  // seconds of one core
+  double beside = key_heads * std::ceil(rows / schedule.tile_m) * schedule.tile_m * kLaneSeconds;  // seconds of one core
   Problem full = problem;  // where every pair is computed, hidden or not
   full.causal = 0;
   full.window_left = full.window_right = -1;
