@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <optional>
 
 #include "api/bind.h"
@@ -105,6 +106,29 @@ void clear_unowned(const AttendInput& in, std::vector<Output>& outputs) {
   }
 }
 
+Status check_paths(const AttendArguments& a) {
+  for (const std::string& path : {a.output, a.report})
+    if (Status s = path.empty() ? Status() : can_write(path); !s) return s;
+  const auto same = [](const std::string& x, const std::string& y) {
+    namespace fs = std::filesystem;
+    std::error_code unknown;
+    return !x.empty() && !y.empty() &&
+           (fs::equivalent(x, y, unknown) ||
+            fs::weakly_canonical(x, unknown) == fs::weakly_canonical(y, unknown));
+  };
+  struct Pair {
+    const char *option, *other;
+    const std::string &path, &taken;
+  };
+  for (const Pair& p : {Pair{"--output", "the input", a.output, a.input},
+                        {"--report", "the input", a.report, a.input},
+                        {"--report", "--output", a.report, a.output}})
+    if (same(p.path, p.taken))
+      return wrong(std::string(p.option) + " was given '" + p.path + "', which is " + p.other +
+                   " too; accepted is a file of its own.");
+  return {};
+}
+
 void touch(const AttendInput& in) {
   volatile std::byte sum{};
   for (const FileTensor& t : in.file.tensors())
@@ -139,8 +163,7 @@ int run_attend(const AttendArguments& arguments) {
   if (!arguments.report_sweep.empty() && arguments.report.empty())
     return fail(kCommand, kBadInput,
                 "--report-sweep was given without --report; accepted is --report FILE.html beside it.");
-  for (const std::string& path : {arguments.output, arguments.report})
-    if (Status s = path.empty() ? Status() : can_write(path); !s) return fail(kCommand, s);
+  if (Status s = check_paths(arguments); !s) return fail(kCommand, s);
   auto device =
       Device::choose({arguments.device, arguments.kernel, arguments.threads, arguments.max_workspace});
   if (!device) return fail(kCommand, device.status());

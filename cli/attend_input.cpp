@@ -2,6 +2,7 @@
 #include "cli/attend_input.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 
 #include "cli/text.h"
@@ -27,6 +28,8 @@ const std::vector<std::string> kNames = {"q",
                                          "kv_ranges",
                                          "alibi_slopes",
                                          "sinks",
+                                         "k_scales",
+                                         "v_scales",
                                          "dout",
                                          "dlse"};
 
@@ -73,8 +76,9 @@ Status AttendInput::read_options(const AttendArguments& a) {
     const auto value = parse_number("--softcap", a.softcap);
     if (!value) return value.status();
     p.softcap = static_cast<float>(*value);
-    if (!(p.softcap >= 0) || !std::isfinite(p.softcap))
-      return wrong("--softcap was given '" + a.softcap + "'; accepted is a number from 0 (0 = none).");
+    if (!(p.softcap >= 0) || !std::isfinite(p.softcap) || (p.softcap == 0) != (*value == 0))
+      return wrong("--softcap was given '" + a.softcap +
+                   "'; accepted is 0 (none) or a positive number of fp32.");
   }
   if (!a.dropout.empty()) {
     const auto value = parse_number("--dropout", a.dropout);
@@ -83,11 +87,14 @@ Status AttendInput::read_options(const AttendArguments& a) {
     p.dropout_p = static_cast<float>(*value);
   }
   if (!a.seed.empty()) {
-    const auto value = parse_integer("--seed", a.seed, 0);
-    if (!value) return value.status();
+    uint64_t seed = 0;
+    const char* end = a.seed.data() + a.seed.size();
+    const auto [stop, error] = std::from_chars(a.seed.data(), end, seed);
+    if (error != std::errc() || stop != end)
+      return wrong("--seed was given '" + a.seed + "'; accepted is a whole number from 0 to 2^64 - 1.");
     if (a.dropout.empty())
       return wrong("--seed was given without --dropout; accepted is --dropout P --seed N.");
-    tensors.dropout_seed = static_cast<uint64_t>(*value);
+    tensors.dropout_seed = seed;
   }
   if (!a.window.empty()) {
     const auto window = parse_window("--window", a.window);
@@ -95,8 +102,7 @@ Status AttendInput::read_options(const AttendArguments& a) {
     p.with_window(window->first, window->second);
   }
   p.deterministic = a.deterministic;
-  if (!a.causal.empty() && a.causal != "yes" && a.causal != "bottom-right" && a.causal != "top-left")
-    return wrong("--causal was given '" + a.causal + "'; accepted is nothing, bottom-right or top-left.");
+  if (!known_causal(a.causal)) return refused_causal(a.causal);
   p.causal = !a.causal.empty();
   if (a.causal == "top-left") p.position = TILEWISE_TOP_LEFT;
 
@@ -185,10 +191,8 @@ void AttendInput::warn_of_unknown_names() {
     std::string hint = nearest(t.name, kNames);
     for (const auto& [alias, ours] : kAliases)
       if (t.name == alias) hint = ours;
-    std::string shown = t.name.substr(0, 80);
-    std::replace_if(
-        shown.begin(), shown.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
-    warnings.push_back("tensor '" + shown + "' is not read" + (hint.empty() ? "." : "; is it " + hint + "?"));
+    warnings.push_back("tensor " + in_quotes(t.name) + " is not read" +
+                       (hint.empty() ? "." : "; is it " + hint + "?"));
   }
 }
 

@@ -14,6 +14,14 @@ namespace tilewise::cli {
 
 inline Status wrong(const std::string& sentence) { return Status(Code::invalid, sentence); }
 
+// "" is not given, "yes" is --causal alone.
+inline bool known_causal(const std::string& text) {
+  return text.empty() || text == "yes" || text == "bottom-right" || text == "top-left";
+}
+inline Status refused_causal(const std::string& text) {
+  return wrong("--causal was given '" + text + "'; accepted is nothing, bottom-right or top-left.");
+}
+
 class AttendInput {
  public:
   // Reads shapes and the small tensors. What must be converted (--dtype, F64) has a shape and a dtype but no

@@ -12,9 +12,9 @@ void add_attend(CLI::App& parent, int* exit_status) {
   app->footer(
       "IN holds q, k, v and, where wanted, bias or mask, q_lengths, kv_lengths, kv_starts, q_offset, "
       "cu_seqlens_q,\n"
-      "cu_seqlens_kv, segment_ids_q, segment_ids_kv, kv_ranges, alibi_slopes, sinks, dout, dlse. OUT gets o "
-      "and lse and,\n"
-      "with --grad, dq, dk, dv, dbias, dsinks.\n"
+      "cu_seqlens_kv, page_table, cache_batch_idx, k_scales, v_scales, segment_ids_q, segment_ids_kv, "
+      "kv_ranges,\n"
+      "alibi_slopes, sinks, dout, dlse. OUT gets o and lse and, with --grad, dq, dk, dv, dbias, dsinks.\n"
       "Exit status: 0 done, 1 verification failed, 2 bad arguments or input, 3 nothing can run it.");
   app->add_option("IN", a.input, "the safetensors file")->required();
   app->add_option("-o,--output", a.output, "write the results to this safetensors file");

@@ -1,8 +1,10 @@
 // The tensors of a file as the library takes them: which dtypes and ranks each may have, and conversions.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "cli/attend_input.h"
+#include "cli/text.h"
 #include "core/element.h"
 
 namespace tilewise::cli {
@@ -169,7 +171,7 @@ Status AttendInput::read_tensors(DType dtype) {
     if (!file.find(name)) {
       std::string has;
       for (const FileTensor& t : file.tensors())
-        if (has.size() < 200) has += (has.empty() ? "" : ", ") + t.name.substr(0, 60);
+        if (has.size() < 200) has += (has.empty() ? "" : ", ") + in_quotes(t.name);
       return wrong(file.path() + ": tensor " + name + " is missing; q, k and v are needed, the file has " +
                    (has.empty() ? "no tensor" : has) + ".");
     }
@@ -249,8 +251,13 @@ Status AttendInput::convert() {
     if (dtype == p.from->type->dtype) {
       std::memcpy(buffer.data(), p.from->data, static_cast<size_t>(p.from->bytes));
     } else {
-      for (int64_t i = 0; i < n; ++i)
-        store_element(buffer.data(), dtype, i, static_cast<float>(element(*p.from, i)));
+      for (int64_t i = 0; i < n; ++i) {
+        const double value = element(*p.from, i);
+        store_element(buffer.data(), dtype, i, static_cast<float>(value));
+        if (std::isfinite(value) && !std::isfinite(load_element(buffer.data(), dtype, i)))
+          return wrong(p.from->to_string() + printed(" holds %g, which is infinite as ", value) +
+                       name_of(dtype) + "; accepted are values within its range.");
+      }
     }
     to.data = buffer.data();
     owned_.push_back(std::move(buffer));

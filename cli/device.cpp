@@ -131,7 +131,12 @@ Limits Device::limits(const Problem& problem, const char* kernel, std::string* s
 
 Expected<Plan> Device::plan(const Problem& problem, const char* kernel) const {
   std::string storage;
-  return tilewise::plan(problem, context_, limits(problem, kernel, &storage));
+  const Limits within = limits(problem, kernel, &storage);
+  auto plan = tilewise::plan(problem, context_, within);
+  if (plan) return plan;
+  // The planner's own words: every kernel's reason, where the C border's buffer cuts a long list.
+  const Choice choice = tilewise::choose(context_.get()->request(problem, &within));
+  return choice.status.ok() ? plan.status() : choice.status;
 }
 
 const char* Device::chosen_by(const Plan& plan) const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <iostream>
 #include <new>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "cli/attend.h"
 #include "cli/bench.h"
 #include "cli/info.h"
+#include "cli/memory.h"
 #include "cli/plan.h"
 #include "cli/text.h"
 #include "cli/tune.h"
@@ -47,6 +49,7 @@ std::string accepted_by(const CLI::Option& option) {
   const bool whole =
       option.get_type_name().rfind("INT", 0) == 0 || option.get_type_name().rfind("UINT", 0) == 0;
   const bool number = option.get_type_name().rfind("FLOAT", 0) == 0;
+  if (option.get_expected_max() == 0) return "the option alone, without a value";
   const std::string one = whole ? "a whole number" : number ? "a number" : "a value";
   return option.get_delimiter() == ',' ? one + ", or several with commas between them" : one;
 }
@@ -54,6 +57,12 @@ std::string accepted_by(const CLI::Option& option) {
 // "Could not convert: --seqlen = many" and "--window: 1 required INT missing" of CLI11; empty where the error
 // is another.
 std::string value_error(const CLI::App& command, const std::string& text) {
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string name = option->get_name();
+    if (option->get_expected_max() == 1 && option->get_delimiter() != ',' && option->count() > 1 &&
+        text.rfind(name + ":", 0) == 0)
+      return name + " was given " + std::to_string(option->count()) + " times; accepted is once.";
+  }
   const std::string unreadable = "Could not convert: ";
   const bool missing = text.find(" required ") != std::string::npos && text.rfind("--", 0) == 0;
   if (!missing && text.rfind(unreadable, 0) != 0) return "";
@@ -129,10 +138,14 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is an error to report, not a reason to die
   try {
     const int status = run(argc, argv);
-    if (std::fflush(stdout) != 0) return fail("", kCannotRun, "the standard output cannot be written");
+    std::cout.flush();
+    // An earlier write may have failed, with nothing left for the last flush to say.
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) || !std::cout)
+      return fail("", kBadInput, "the standard output cannot be written; what was printed is not whole");
     return status;
   } catch (const std::bad_alloc&) {
-    return fail("", kCannotRun, "there is not enough memory");
+    return fail("", kCannotRun,
+                "there is not enough memory; free: " + bytes_text(static_cast<double>(available_memory())));
   } catch (const std::exception& e) {
     return fail("", kCannotRun, e.what());
   }

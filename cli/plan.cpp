@@ -71,10 +71,8 @@ Expected<Problem> problem_of_sizes(const PlanArguments& a) {
     p.max_pages = (p.seqlen_kv + p.page_size - 1) / p.page_size;
     p.num_pages = p.batch * p.max_pages;
   }
-  if (a.causal == "top-left")
-    p.with_causal(Position::top_left);
-  else if (!a.causal.empty())
-    p.with_causal();
+  if (!known_causal(a.causal)) return refused_causal(a.causal);
+  if (!a.causal.empty()) p.with_causal(a.causal == "top-left" ? Position::top_left : Position::bottom_right);
   if (!a.window.empty()) {
     const auto window = parse_window("--window", a.window);
     if (!window) return window.status();
@@ -182,6 +180,18 @@ void add_plan(CLI::App& parent, int* exit_status) {
   app->add_flag("--json", a.json, "one JSON object");
   app->callback([app, arguments, exit_status] {
     PlanArguments& p = *arguments;
+    for (const char* size : {"--batch", "--heads", "--heads-kv", "--head-dim", "--head-dim-v", "--seqlen",
+                             "--seqlen-kv", "--page-size"})
+      if (!p.file.input.empty() && app->count(size)) {
+        *exit_status = fail(kCommand, kBadInput,
+                            std::string(size) + " was given beside the file " + p.file.input +
+                                ", whose tensors have their sizes; accepted is one of them.");
+        return;
+      }
+    if (p.file.input.empty() && app->count("--layout")) {
+      *exit_status = fail(kCommand, kBadInput, "--layout was given without FILE, whose layout it is.");
+      return;
+    }
     if (app->count("--dtype") && !p.file.input.empty()) p.file.dtype = p.dtype;
     p.file.causal = p.causal;
     p.file.window = p.window;

@@ -26,15 +26,6 @@ constexpr std::array<FileType, 20> kTypes{{
     {"F4", 4, DType::none},      {"C64", 64, DType::none},
 }};
 
-// Names come from the file: shown in quotes, cut, and without what would disturb a terminal.
-std::string in_quotes(std::string_view text) {
-  constexpr size_t kShown = 80;
-  std::string out = "'";
-  for (const char c : text.substr(0, kShown))
-    out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
-  return out + (text.size() > kShown ? "...'" : "'");
-}
-
 struct Entry {
   std::string name;
   const FileType* type = nullptr;

@@ -131,6 +131,14 @@ std::string flops_text(double rate) {
   return short_number(rate / 1e12) + " TFLOP/s";
 }
 
+std::string in_quotes(std::string_view text) {
+  constexpr size_t kShown = 80;
+  std::string out = "'";
+  for (const char c : text.substr(0, kShown))
+    out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+  return out + (text.size() > kShown ? "...'" : "'");
+}
+
 std::string nearest(std::string_view word, const std::vector<std::string>& known) {
   std::string best;
   size_t fewest = word.size() / 3 + 2;  // more edits than this are no typing error

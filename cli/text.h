@@ -33,6 +33,9 @@ std::string printed(const char* format, ...) __attribute__((format(printf, 1, 2)
 std::string milliseconds_text(double ms);         // "1.234 ms", "2.50 s"
 std::string flops_text(double flops_per_second);  // "152.3 GFLOP/s"
 
+// A name from a file or a command line, as a terminal may have it: its first 80 bytes, "?" for control bytes.
+std::string in_quotes(std::string_view text);
+
 // The closest of `known` within a few edits, or "".
 std::string nearest(std::string_view word, const std::vector<std::string>& known);
 

@@ -6,7 +6,9 @@
 
 import json
 import math
+import re
 import resource
+import subprocess
 from pathlib import Path
 
 from support.cli_command import BAD_INPUT, CANNOT_RUN, Command, DONE, integers, main, qkv, raw, st, tensor
@@ -78,6 +80,20 @@ class Refusals(Command):
             with self.subTest(name):
                 self.refused(self.attend(tensors), BAD_INPUT, *says)
 
+    def test_names_that_would_drive_a_terminal(self):
+        tensors = {"k": tensor((1, 2, 1, 4)), "evil\x1b[2J": tensor((1,))}
+        done = self.attend(tensors)
+        self.refused(done, BAD_INPUT, "tensor q is missing", "'evil?[2J'")
+        self.assertNotIn("\x1b", done.stderr)
+
+    def test_values_that_a_conversion_makes_infinite(self):
+        tensors = qkv()
+        tensors["v"] = st.Tensor.of("F32", tensors["v"].shape, [70000.0] * math.prod(tensors["v"].shape))
+        self.refused(self.attend(tensors, "--dtype", "f16"), BAD_INPUT, "v F32", "70000", "f16")
+        self.refused(self.attend({**qkv(), "bias": st.Tensor.of("F64", [1, 1, 5, 7], [1e300] * 35)}), BAD_INPUT, "bias F64", "1e+300")
+        unseen = st.Tensor.of("F64", [1, 1, 5, 7], [-math.inf] + [0.0] * 34)
+        self.assertEqual(self.attend({**qkv(), "bias": unseen}).returncode, DONE)
+
     def test_grad_needs_dout(self):
         self.refused(self.attend(qkv(), "--grad"), BAD_INPUT, "dout")
         self.refused(self.attend({**qkv(), "dout": tensor((2, 5, 2, 3))}, "--grad"), BAD_INPUT, "dout")
@@ -98,6 +114,9 @@ class Refusals(Command):
                 (["--scale", "inf"], ["--scale"]),
                 (["--scale", "abc"], ["--scale", "'abc'"]),
                 (["--softcap", "-1"], ["--softcap"]),
+                (["--softcap", "1e-46"], ["--softcap", "'1e-46'", "positive number of fp32"]),
+                (["--dropout", "0.1", "--seed", "18446744073709551616"], ["--seed", "2^64 - 1"]),
+                (["--window", "1,1", "--window", "2,2"], ["--window", "2 times", "once"]),
                 (["--dropout", "1"], ["--dropout", "[0,1)"]),
                 (["--dropout", "-0.1"], ["--dropout"]),
                 (["--dropout", "nan"], ["--dropout"]),
@@ -135,9 +154,27 @@ class Refusals(Command):
                 (["bench", "--direction", "sideways"], ["--direction", "sideways", "step"]),
                 (["verify", "--count", "x"], ["--count", "'x'", "a whole number"]),
                 (["tune", "--seconds", "x"], ["--seconds", "'x'", "a number"]),
-                (["plan", "--heads"], ["--heads", "nothing", "accepted is"])):
+                (["plan", "--heads"], ["--heads", "nothing", "accepted is"]),
+                (["plan", "--heads", "4", "--heads", "8"], ["--heads", "2 times", "once"]),
+                (["plan", "--causal=middle"], ["--causal", "'middle'", "top-left"]),
+                (["plan", "--layout", "bhsd"], ["--layout", "FILE"]),
+                (["verify", "--case", "name=x seqlen_q=-1"], ["seqlen_q=-1"]),
+                (["verify", "--json=maybe"], ["--json", "'maybe'", "without a value"])):
             with self.subTest(words=words):
                 self.refused(self.run_words(*words), BAD_INPUT, *says)
+
+    def test_plan_takes_a_file_or_sizes(self):
+        st.write(self.source, qkv())
+        self.refused(self.run_words("plan", self.source, "--seqlen", "5"), BAD_INPUT, "--seqlen", str(self.source))
+
+    def test_output_nobody_can_read(self):
+        """A full disk behind the standard output: not a word of success."""
+        for words in (["--version"], ["--help"], ["plan", "--explain"], ["info"],
+                      ["bench", "--seqlen", "16", "--heads", "1", "--json", "--repeats", "1"]):
+            with self.subTest(words=words), open("/dev/full", "w", encoding="utf-8") as full:
+                done = subprocess.run([self.tilewise, *words], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+                self.assertEqual(done.returncode, BAD_INPUT, done.stderr)
+                self.assertIn("standard output", done.stderr)
 
     def test_subcommands(self):
         self.refused(self.run_words("atend"), BAD_INPUT, "'atend'", "attend")
@@ -147,6 +184,15 @@ class Refusals(Command):
     def test_nothing_can_run_it(self):
         self.refused(self.attend(qkv(), "--device", "cuda:4096"), CANNOT_RUN, "CUDA")
         self.refused(self.attend(qkv(), "--device", "cuda:5000"), CANNOT_RUN, "CUDA")
+
+    def test_every_kernel_says_why(self):
+        """More reasons than a message of the C border holds."""
+        listed = self.run_words("plan", "--explain", "--device", "cpu", "--head-dim", "577")
+        kernels = set(re.findall(r"\bforward_\w+", listed.stdout))
+        done = self.run_words("plan", "--device", "cpu", "--head-dim", "577")
+        self.refused(done, CANNOT_RUN, "up to 576; the larger is 577")
+        self.assertGreater(len(done.stderr), 4096)
+        self.assertEqual(kernels - set(re.findall(r"\bforward_\w+", done.stderr)), set())
 
     def test_workspace_limit_names_every_kernel(self):
         done = self.attend(qkv(seqlen_q=300, seqlen_kv=300, dim=64), "--max-workspace", "300", "--device", "cpu")
@@ -168,6 +214,14 @@ class Refusals(Command):
         for target, says in ((self.folder.name, "folder"), (self.at("no/out"), "cannot be written"), ("/dev/null", "regular")):
             st.write(self.source, qkv())
             self.refused(self.run_words("attend", self.source, "-o", target), BAD_INPUT, says)
+        whole = Path(self.source).read_bytes()
+        again = self.at("x/../in.safetensors")
+        self.at("x").mkdir()
+        for words, says in ((["-o", again], "the input"), (["--report", again], "the input"),
+                            (["-o", self.at("y"), "--report", self.at("x/../y")], "--output")):
+            with self.subTest(words=words):
+                self.refused(self.run_words("attend", self.source, *words), BAD_INPUT, f"which is {says} too", "file of its own")
+                self.assertEqual(Path(self.source).read_bytes(), whole)
 
     def test_too_little_memory(self):
         """A sparse file of zeros that nobody could hold: refused from its sizes alone."""

@@ -128,19 +128,22 @@ bool read_answer(Text key, Text value, KnownAnswer* answer) {
   return read(value, &answer->value);
 }
 
+// Negative sizes stand for "not given" while a line is read.
+bool read_size(Text text, int64_t* size) { return read(text, size) && *size >= 0; }
+
 // True where the key is known and its value is well formed.
 bool read_key(Text key, Text value, Case* c) {
   Problem& p = c->problem;
   if (key == "name") return read(value, &c->name);
-  if (key == "batch") return read(value, &p.batch);
-  if (key == "seqlen_q") return read(value, &p.seqlen_q);
-  if (key == "seqlen_kv") return read(value, &p.seqlen_kv);
-  if (key == "total_q") return read(value, &p.total_q);
-  if (key == "total_kv") return read(value, &p.total_kv);
-  if (key == "heads_q") return read(value, &p.heads_q);
-  if (key == "heads_kv") return read(value, &p.heads_kv);
-  if (key == "head_dim") return read(value, &p.head_dim);
-  if (key == "head_dim_v") return read(value, &p.head_dim_v);
+  if (key == "batch") return read_size(value, &p.batch);
+  if (key == "seqlen_q") return read_size(value, &p.seqlen_q);
+  if (key == "seqlen_kv") return read_size(value, &p.seqlen_kv);
+  if (key == "total_q") return read_size(value, &p.total_q);
+  if (key == "total_kv") return read_size(value, &p.total_kv);
+  if (key == "heads_q") return read_size(value, &p.heads_q);
+  if (key == "heads_kv") return read_size(value, &p.heads_kv);
+  if (key == "head_dim") return read_size(value, &p.head_dim);
+  if (key == "head_dim_v") return read_size(value, &p.head_dim_v);
   if (key == "cu_seqlens_q") return read(value, &c->cu_seqlens_q);
   if (key == "cu_seqlens_kv") return read(value, &c->cu_seqlens_kv);
   if (key == "cu_dtype") return read(value, &c->cu_dtype);
