@@ -145,12 +145,13 @@ std::map<std::string, std::string> metadata_of(const AttendInput& in, const std:
 Json to_json(const Verification& v) {
   Json outputs = Json::array();
   for (const VerifiedOutput& o : v.outputs)
-    outputs.push_back({{"tensor", o.name},
-                       {"max_error", o.max_error},
-                       {"max_value", o.max_value},
-                       {"share_of_allowance", o.share},
-                       {"worst", o.worst}});
-  return {{"rows", v.rows}, {"passed", v.passed()}, {"outputs", outputs}, {"not_checked", v.left_out}};
+    outputs.push_back(object({{"tensor", o.name},
+                              {"max_error", o.max_error},
+                              {"max_value", o.max_value},
+                              {"share_of_allowance", o.share},
+                              {"worst", o.worst}}));
+  return object(
+      {{"rows", v.rows}, {"passed", v.passed()}, {"outputs", outputs}, {"not_checked", v.left_out}});
 }
 
 }  // namespace
@@ -222,8 +223,8 @@ int run_attend(const AttendArguments& arguments) {
   if (Status s = bind_forward(p, Place(), tensors, &params); !s) return fail(kCommand, s);
   if (Status s = check_values(p, params, true); !s) return fail(kCommand, s);  // a device would clamp them
 
-  Json result = {
-      {"schema", 1}, {"tilewise", tilewise_version()}, {"file", arguments.input}, {"input", in.reading}};
+  Json result = object(
+      {{"schema", 1}, {"tilewise", tilewise_version()}, {"file", arguments.input}, {"input", in.reading}});
   result["warnings"] = in.warnings;
   result["device"] = device->text();
   result["problem"] = describe(p);
@@ -283,7 +284,7 @@ int run_attend(const AttendArguments& arguments) {
     auto others = alternatives(*device, plans[i], tensors, params);
     std::vector<MeasuredCall*> timed{&calls[i]};
     for (Alternative& other : others) {
-      beside[other.key] = {{"label", other.label}};
+      beside[other.key] = object({{"label", other.label}});
       if (!other.call) continue;
       for (Output& o : outputs)
         if (written_by(o.name, i)) std::memset(o.memory.data(), 0xff, static_cast<size_t>(o.bytes()));

@@ -109,12 +109,12 @@ std::string MemoryNeed::to_string() const {
 }
 
 Json MemoryNeed::to_json(int64_t available) const {
-  return {{"needed_bytes", total()},
-          {"inputs_bytes", inputs},
-          {"outputs_bytes", outputs},
-          {"workspace_bytes", workspace},
-          {"verification_bytes", verification},
-          {"available_bytes", available}};
+  return object({{"needed_bytes", total()},
+                 {"inputs_bytes", inputs},
+                 {"outputs_bytes", outputs},
+                 {"workspace_bytes", workspace},
+                 {"verification_bytes", verification},
+                 {"available_bytes", available}});
 }
 
 void print_result(const Json& r) {

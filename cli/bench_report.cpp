@@ -1,14 +1,12 @@
 #include "cli/bench_report.h"
 
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
+#include "cli/json.h"
 #include "cli/text.h"
 
 namespace tilewise::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 double rounded(double value) { return std::strtod(printed("%.6g", value).c_str(), nullptr); }
 

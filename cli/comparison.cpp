@@ -208,25 +208,25 @@ Json MeasuredCall::result(double pairs) const {
   std::sort(ms.begin(), ms.end());
   const double median = ms.size() % 2 ? ms[ms.size() / 2] : (ms[ms.size() / 2 - 1] + ms[ms.size() / 2]) / 2;
   const double flops = flops_of(plan_.problem, pairs);
-  return {{"kernel", plan_.kernel},
-          {"standard", is_standard(plan_)},
-          {"chosen_by", chosen_by_},
-          {"threads", plan_.threads},
-          {"tile_m", plan_.tile_m},
-          {"tile_n", plan_.tile_n},
-          {"num_splits", plan_.num_splits},
-          {"runs", ms.size()},
-          {"warm_up", warmed},
-          {"ms_min", ms.front()},
-          {"ms_median", median},
-          {"ms_max", ms.back()},
-          {"predicted_ms", plan_.predicted_ms},
-          {"flops", flops},
-          {"tflops", median > 0 ? flops / median * 1e-9 : 0.0},
-          {"workspace_bytes", scratch_bytes_},
-          {"extra_bytes_measured", extra_bytes_ < 0 ? Json(nullptr) : Json(extra_bytes_)},
-          {"process_peak_bytes_measured", peak_bytes_},
-          {"bytes_moved_modelled", bytes_moved_}};
+  return object({{"kernel", plan_.kernel},
+                 {"standard", is_standard(plan_)},
+                 {"chosen_by", chosen_by_},
+                 {"threads", plan_.threads},
+                 {"tile_m", plan_.tile_m},
+                 {"tile_n", plan_.tile_n},
+                 {"num_splits", plan_.num_splits},
+                 {"runs", ms.size()},
+                 {"warm_up", warmed},
+                 {"ms_min", ms.front()},
+                 {"ms_median", median},
+                 {"ms_max", ms.back()},
+                 {"predicted_ms", plan_.predicted_ms},
+                 {"flops", flops},
+                 {"tflops", median > 0 ? flops / median * 1e-9 : 0.0},
+                 {"workspace_bytes", scratch_bytes_},
+                 {"extra_bytes_measured", extra_bytes_ < 0 ? Json(nullptr) : Json(extra_bytes_)},
+                 {"process_peak_bytes_measured", peak_bytes_},
+                 {"bytes_moved_modelled", bytes_moved_}});
 }
 
 Status time_in_turns(const std::vector<MeasuredCall*>& calls, double seconds) {
@@ -292,10 +292,16 @@ std::vector<Alternative> alternatives(const Device& device, const Plan& plan, co
 
 Json describe(const Problem& p) {
   const auto type = [](int32_t dtype) { return name_of(static_cast<DType>(dtype)); };
-  Json j = {{"text", p.to_string()},      {"dtype", type(p.dtype_q)}, {"batch", p.batch},
-            {"heads_q", p.heads_q},       {"heads_kv", p.heads_kv},   {"head_dim", p.head_dim},
-            {"head_dim_v", p.head_dim_v}, {"seqlen_q", p.seqlen_q},   {"seqlen_kv", p.seqlen_kv},
-            {"causal", p.causal != 0}};
+  Json j = object({{"text", p.to_string()},
+                   {"dtype", type(p.dtype_q)},
+                   {"batch", p.batch},
+                   {"heads_q", p.heads_q},
+                   {"heads_kv", p.heads_kv},
+                   {"head_dim", p.head_dim},
+                   {"head_dim_v", p.head_dim_v},
+                   {"seqlen_q", p.seqlen_q},
+                   {"seqlen_kv", p.seqlen_kv},
+                   {"causal", p.causal != 0}});
   if (p.window_left >= 0 || p.window_right >= 0) j["window"] = {p.window_left, p.window_right};
   if (p.packed_q) j["total_q"] = p.total_q;
   if (p.packed_kv) j["total_kv"] = p.total_kv;

@@ -1,10 +1,8 @@
 #include "cli/info.h"
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
-#include <memory>
 
 #include "cli/device.h"
 #include "cli/memory.h"
@@ -52,7 +50,7 @@ std::vector<DeviceInfo> cuda_devices() {
 }
 
 Json cuda_json() {
-  Json j = {{"built", cuda::built()}};
+  Json j = object({{"built", cuda::built()}});
   if (!cuda::built()) {
     j["reason"] = cuda::toolkit_text();
     return j;
@@ -63,7 +61,7 @@ Json cuda_json() {
   if (const auto count = cuda::device_count(); !count) j["reason"] = count.status().message();
   j["devices"] = Json::array();
   for (const DeviceInfo& d : cuda_devices())
-    j["devices"].push_back(
+    j["devices"].push_back(object(
         {{"name", d.name},
          {"multiprocessors", d.cores},
          {"compute_capability", printed("%d.%d", static_cast<int>(d.isa / 10), static_cast<int>(d.isa % 10))},
@@ -71,7 +69,7 @@ Json cuda_json() {
          {"l2_bytes", d.l2_bytes},
          {"memory_bytes", d.memory_bytes},
          {"core_gflops", d.core_gflops},
-         {"memory_gbps", d.memory_gbps}});
+         {"memory_gbps", d.memory_gbps}}));
   return j;
 }
 
@@ -92,6 +90,8 @@ void print_cuda() {
                 bytes_text(static_cast<double>(d.l2_bytes)).c_str(), d.memory_gbps);
 }
 
+}  // namespace
+
 int run_info(bool json, bool kernels) {
   DeviceArguments cpu;
   cpu.device = "cpu";
@@ -101,23 +101,22 @@ int run_info(bool json, bool kernels) {
   const char* tuning = std::getenv("TILEWISE_TUNING");
   const auto counts = kernel_counts();
   if (json) {
-    Json j = {{"schema", 1},
-              {"tilewise", tilewise_version()},
-              {"build", build_text()},
-              {"cpu",
-               {{"name", d.name},
-                {"cores", d.cores},
-                {"isa", isa_text(d.isa)},
-                {"l1_bytes", d.l1_bytes},
-                {"l2_bytes", d.l2_bytes},
-                {"l3_bytes", d.l3_bytes},
-                {"memory_bytes", d.memory_bytes},
-                {"core_gflops", d.core_gflops},
-                {"memory_gbps", d.memory_gbps}}},
-              {"threads", device->threads()},
-              {"kernels", counts},
-              {"tuning", tuning ? Json(tuning) : Json(nullptr)},
-              {"cuda", cuda_json()}};
+    Json j = object({{"schema", 1},
+                     {"tilewise", tilewise_version()},
+                     {"build", build_text()},
+                     {"cpu", object({{"name", d.name},
+                                     {"cores", d.cores},
+                                     {"isa", isa_text(d.isa)},
+                                     {"l1_bytes", d.l1_bytes},
+                                     {"l2_bytes", d.l2_bytes},
+                                     {"l3_bytes", d.l3_bytes},
+                                     {"memory_bytes", d.memory_bytes},
+                                     {"core_gflops", d.core_gflops},
+                                     {"memory_gbps", d.memory_gbps}})},
+                     {"threads", device->threads()},
+                     {"kernels", counts},
+                     {"tuning", tuning ? Json(tuning) : Json(nullptr)},
+                     {"cuda", cuda_json()}});
     if (kernels) {
       j["kernel_names"] = Json::array();
       for (const Kernel* row : Registry::builtin().rows()) j["kernel_names"].push_back(row->name);
@@ -146,16 +145,6 @@ int run_info(bool json, bool kernels) {
   if (kernels)
     for (const Kernel* row : Registry::builtin().rows()) std::printf("  %s\n", row->name);
   return kDone;
-}
-
-}  // namespace
-
-void add_info(CLI::App& parent, int* exit_status) {
-  CLI::App* app = parent.add_subcommand("info", "Print version, build, machine and kernels");
-  auto json = std::make_shared<bool>(false), kernels = std::make_shared<bool>(false);
-  app->add_flag("--json", *json, "one JSON object");
-  app->add_flag("--kernels", *kernels, "list every kernel by name");
-  app->callback([json, kernels, exit_status] { *exit_status = run_info(*json, *kernels); });
 }
 
 }  // namespace tilewise::cli

@@ -8,6 +8,7 @@ class App;
 
 namespace tilewise::cli {
 
+int run_info(bool json, bool kernels);
 void add_info(CLI::App& parent, int* exit_status);
 
 }  // namespace tilewise::cli

@@ -107,16 +107,16 @@ Json tile_walk(const ForwardParams& p, int64_t b, int64_t tile_m, int64_t tile_n
     }
     classes.push_back(line);
   }
-  return {{"sequence", b},
-          {"tile_m", tile_m},
-          {"tile_n", tile_n},
-          {"heads_in_lanes", heads_in_lanes},
-          {"rows", s.rows_q},
-          {"keys", s.rows_kv},
-          {"row_tiles", row_tiles},
-          {"key_tiles", key_tiles},
-          {"cut", shown_rows < row_tiles || shown_keys < key_tiles},
-          {"classes", classes}};
+  return object({{"sequence", b},
+                 {"tile_m", tile_m},
+                 {"tile_n", tile_n},
+                 {"heads_in_lanes", heads_in_lanes},
+                 {"rows", s.rows_q},
+                 {"keys", s.rows_kv},
+                 {"row_tiles", row_tiles},
+                 {"key_tiles", key_tiles},
+                 {"cut", shown_rows < row_tiles || shown_keys < key_tiles},
+                 {"classes", classes}});
 }
 
 Json mask_picture(const ForwardParams& p, int64_t b, int64_t h) {
@@ -141,8 +141,13 @@ Json mask_picture(const ForwardParams& p, int64_t b, int64_t h) {
               visible(p, s, b, h, sample(y, height, s.rows_q, m, rows), sample(x, width, s.rows_kv, n, keys));
       shares[static_cast<size_t>(y * width + x)] = static_cast<uint8_t>(255 * seen / (rows * keys));
     }
-  return {{"sequence", b},    {"head", h},         {"width", width},          {"height", height},
-          {"rows", s.rows_q}, {"keys", s.rows_kv}, {"shares", base64(shares)}};
+  return object({{"sequence", b},
+                 {"head", h},
+                 {"width", width},
+                 {"height", height},
+                 {"rows", s.rows_q},
+                 {"keys", s.rows_kv},
+                 {"shares", base64(shares)}});
 }
 
 std::string base64(const std::vector<uint8_t>& bytes) {

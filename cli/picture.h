@@ -2,15 +2,13 @@
 #ifndef TILEWISE_CLI_PICTURE_H_
 #define TILEWISE_CLI_PICTURE_H_
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "cli/json.h"
 #include "core/params.h"
 
 namespace tilewise::cli {
-
-using Json = nlohmann::ordered_json;
 
 // (query, key) pairs that band, lengths, ranges, segments and the dense mask leave, over all heads. The
 // square causal case counts as half of all pairs, as everywhere in the field.

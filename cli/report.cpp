@@ -90,8 +90,13 @@ Json chosen_words(const ReportInput& r) {
         shades.push_back(static_cast<uint8_t>(top > 0 ? std::lround(255.0f * std::sqrt(w[j] / top)) : 0));
     }
   }
-  return {{"sequence", b},    {"heads", p.heads_q}, {"keys", s.rows_kv},       {"rows", rows},
-          {"tokens", tokens}, {"largest", largest}, {"shades", base64(shades)}};
+  return object({{"sequence", b},
+                 {"heads", p.heads_q},
+                 {"keys", s.rows_kv},
+                 {"rows", rows},
+                 {"tokens", tokens},
+                 {"largest", largest},
+                 {"shades", base64(shades)}});
 }
 
 // Bytes that a row's run moved, by the models that planning uses; bench measures time alone.
@@ -154,11 +159,11 @@ Expected<Json> read_sweep(const Device& device, const std::string& path) {
 }  // namespace
 
 Status write_report(const std::string& path, const ReportInput& r) {
-  Json data = {{"result", r.result}, {"metadata", Json::object()}, {"tensors", Json::array()}};
+  Json data = object({{"result", r.result}, {"metadata", Json::object()}, {"tensors", Json::array()}});
   for (const auto& [key, value] : r.input.file.metadata())
     if (key != "tokens") data["metadata"][key] = value.substr(0, 400);
   for (const FileTensor& t : r.input.file.tensors())
-    data["tensors"].push_back({{"name", t.name}, {"dtype", t.type->name}, {"shape", t.shape}});
+    data["tensors"].push_back(object({{"name", t.name}, {"dtype", t.type->name}, {"shape", t.shape}}));
   const int64_t b = longest_sequence(r.params);
   data["walk"] = tile_walk(r.params, b, r.plan.tile_m, r.plan.tile_n, r.params.group());
   data["mask"] = mask_picture(r.params, b, 0);

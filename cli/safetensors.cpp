@@ -9,9 +9,11 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+
+#include "cli/json.h"
+#include "cli/text.h"
 
 namespace tilewise::cli {
 namespace {
@@ -38,8 +40,6 @@ struct Entry {
 // structure stops the parse at once, so depth and memory are bounded by the format's own.
 class HeaderReader {
  public:
-  using Json = nlohmann::json;
-
   std::vector<Entry> entries;
   std::map<std::string, std::string> metadata;
   std::string error;  // a sentence's end: "<file>: <error>"
@@ -226,7 +226,7 @@ Expected<SafetensorsFile> SafetensorsFile::parse(std::string name, const std::by
   if (std::memchr(header, 0, header_bytes)) return refuse("the header is not JSON (it has a zero byte)");
 
   HeaderReader reader;
-  const bool whole = nlohmann::json::sax_parse(header, header + header_bytes, &reader);
+  const bool whole = Json::sax_parse(header, header + header_bytes, &reader);
   if (!whole || !reader.error.empty())
     return refuse(reader.error.empty() ? "the header is not JSON" : reader.error);
 

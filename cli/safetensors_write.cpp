@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "cli/json.h"
 #include "cli/safetensors.h"
 
 namespace tilewise::cli {
@@ -87,15 +87,15 @@ Status write_safetensors(const std::string& path, std::vector<FileTensor> tensor
   std::sort(tensors.begin(), tensors.end(), [](const FileTensor& a, const FileTensor& b) {
     return a.type->bits != b.type->bits ? a.type->bits > b.type->bits : a.name < b.name;
   });
-  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   int64_t offset = 0;
   for (const FileTensor& t : tensors) {
-    header[t.name] = {
-        {"dtype", t.type->name}, {"shape", t.shape}, {"data_offsets", {offset, offset + t.bytes}}};
+    const std::vector<int64_t> place = {offset, offset + t.bytes};
+    header[t.name] = object({{"dtype", t.type->name}, {"shape", t.shape}, {"data_offsets", place}});
     offset += t.bytes;
   }
-  std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
   text.append((8 - text.size() % 8) % 8, ' ');
   unsigned char length[8];
   for (size_t i = 0; i < 8; ++i) length[i] = static_cast<unsigned char>(text.size() >> (8 * i) & 0xff);

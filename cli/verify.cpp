@@ -2,16 +2,15 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "api/context.h"
 #include "cli/device.h"
+#include "cli/json.h"
 #include "cli/text.h"
 #include "core/dropout.h"
 #include "cuda/mirror.h"
@@ -221,7 +220,7 @@ class Verifier {
 
   void print_json(const std::vector<std::pair<std::string, Record>>& order) const {
     for (const auto& [name, record] : order) {
-      nlohmann::ordered_json j;
+      Json j;
       j["schema"] = 1;
       j["device"] = options_.device == "reference" ? "reference" : on_cuda() ? "cuda" : "cpu";
       j["kernel"] = name;
@@ -231,7 +230,7 @@ class Verifier {
       j["refused"] = record.refused;
       j["failed"] = record.failed;
       const bool finite = record.share >= 0 && std::isfinite(record.share);
-      j["allowance_used"] = finite ? nlohmann::ordered_json(record.share) : nlohmann::ordered_json(nullptr);
+      j["allowance_used"] = finite ? Json(record.share) : Json(nullptr);
       j["worst"] = record.text;
       j["dtype"] = name_of(record.dtype);
       j["seed"] = record.seed;
@@ -304,24 +303,6 @@ int run_verify(const VerifyOptions& options) {
   if (!options.kernels.empty() && options.count != 0 && verifier.ran() == 0)
     return fail("verify", kCannotRun, "the kernels named refused every problem");
   return status;
-}
-
-void add_verify(CLI::App& parent, int* exit_status) {
-  auto options = std::make_shared<VerifyOptions>();
-  VerifyOptions& o = *options;
-  CLI::App* app =
-      parent.add_subcommand("verify", "Hold every kernel against the fp64 oracle on random problems");
-  app->add_option("--device", o.device, "auto, cpu, cuda[:n], reference")->capture_default_str();
-  app->add_option("--direction", o.directions, "forward, backward (default: both)")->delimiter(',');
-  app->add_option("--kernel", o.kernels, "only these")->delimiter(',');
-  app->add_option("--seed", o.seed, "of the first problem; each next one adds 1")->capture_default_str();
-  app->add_option("--count", o.count, "problems (default: 200, or as --seconds allows)");
-  app->add_option("--seconds", o.seconds, "stop after this time");
-  app->add_option("--scale", o.scale, "1: up to about 150 rows; n: n times as many")->capture_default_str();
-  app->add_option("--case", o.line, "this problem instead of random ones (tests/cases/README.md)");
-  app->add_option("--threads", o.threads, "0 = the physical cores that may be used")->capture_default_str();
-  app->add_flag("--json", o.json, "one object a kernel");
-  app->callback([options, exit_status] { *exit_status = run_verify(*options); });
 }
 
 }  // namespace tilewise::cli

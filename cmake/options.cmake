@@ -1,6 +1,8 @@
 # What can be chosen at configure time, and the flags every unit of ours gets. docs/building.md lists the options.
 option(TILEWISE_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(TILEWISE_BENCH "Build the benchmark programs" ${PROJECT_IS_TOP_LEVEL})
+option(TILEWISE_UNITY "Compile the small units of a room together: sooner done from nothing, later after an edit"
+  ${PROJECT_IS_TOP_LEVEL})
 option(TILEWISE_FUZZ "Build the fuzzers (clang alone)" OFF)
 option(TILEWISE_CLI "Build the command tilewise" ${PROJECT_IS_TOP_LEVEL})
 option(TILEWISE_PYTHON "Build the Python module (pip install . does it)" OFF)

@@ -4,8 +4,8 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "cli/json.h"
 #include "cli/rivals/rival.h"
 #include "cli/text.h"
 
@@ -13,7 +13,6 @@ namespace tilewise::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
 
 std::string quoted(const std::string& word) {
   std::string text = "'";

@@ -28,7 +28,9 @@ Status with_own(int device, void* stream, int64_t bytes, const StreamWorkspaces:
   return done;
 }
 
-int64_t rounded(int64_t bytes) { return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes))); }
+int64_t power_of_two(int64_t bytes) {
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes)));
+}
 
 }  // namespace
 
@@ -60,7 +62,7 @@ Status StreamWorkspaces::with(int device, void* stream, int64_t bytes, const Enq
   std::lock_guard lock(kept->busy);
   if (kept->block.bytes < bytes) {
     if (kept->block.data) (void)cuda::release_in(device, stream, kept->block.data);
-    if (Status s = allocate(device, stream, rounded(bytes), &kept->block); !s.ok()) return s;
+    if (Status s = allocate(device, stream, power_of_two(bytes), &kept->block); !s.ok()) return s;
   }
   Status done = enqueue(kept->block);
   if (done.ok()) return done;

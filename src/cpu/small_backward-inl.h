@@ -97,8 +97,8 @@ class SmallBackwardRun : SmallRun {
     const TaskRows k = key_rows(t, p_.k, p_.head_dim, sizes_.pitch_qk, w.k),
                    v = key_rows(t, p_.v, p_.head_dim_v, sizes_.pitch_v, w.v);
     load_delta(t, dout, w, stats);
-    scores(t, q, k, p_.head_dim, 1.0f, w.q_t, w.s);
-    scores(t, dout, v, p_.head_dim_v, 1.0f, w.dout_t, w.ds);
+    scores(t, q, k, p_.head_dim, w.q_t, w.s);
+    scores(t, dout, v, p_.head_dim_v, w.dout_t, w.ds);
     gradients(t, stats, w.s, w.ds);
     const int64_t key = t.sequence.kv_begin + t.lo;
     const Target dv = target(b_.dv, b_.dv.at(t.b, key, t.head_kv), true, p_.head_dim_v, w.out),
@@ -115,8 +115,13 @@ class SmallBackwardRun : SmallRun {
   void key_gradient(const SmallLanes& t, const RowTensor& out, const Target& to, int h, const float* s,
                     const FloatRows& rows, int64_t dim) const {
     float* made = to.data + h * to.step;
-    SmallProduct<true>(t.keys(), t.rows, s + h * t.rows, t.width, rows, made, to.stride,
-                       static_cast<int>(multiple_of(kLanes, dim)));
+    for (int i = 0; i < t.keys_count; ++i) {
+      const Piece& tile = t.keys_rows[i];
+      SmallProduct<true>(tile.last - tile.first, tile.end - tile.begin,
+                         s + tile.first * t.width + h * t.rows + tile.begin, t.width, rows.from(tile.begin),
+                         made + tile.first * to.stride, to.stride,
+                         static_cast<int>(multiple_of(kLanes, dim)));
+    }
     for (int j = 0; j < t.keys() && !to.in_place; ++j)
       write_row(out, out.at(t.b, t.sequence.kv_begin + t.lo + j, t.head_kv + h), made + j * to.stride, dim);
   }
@@ -126,7 +131,12 @@ class SmallBackwardRun : SmallRun {
                       const FloatRows& k) const {
     const int first = h * t.rows;
     float* made = to.data + h * to.step;
-    SmallProduct<false>(t.rows, t.keys(), ds + first, t.width, k, made, to.stride, dim_);
+    for (int i = 0; i < t.rows_count; ++i) {
+      const Piece& tile = t.rows_keys[i];
+      SmallProduct<false>(tile.end - tile.begin, tile.last - tile.first,
+                          ds + tile.first * t.width + first + tile.begin, t.width, k.from(tile.first),
+                          made + tile.begin * to.stride, to.stride, dim_);
+    }
     if (!AllFinite(made, dim_, t.rows, to.stride))
       for (int i = 0; i < t.rows; ++i)
         WeightedSum(ds + first + i, t.width, k, t.first[first + i], t.last[first + i], dim_,
@@ -140,22 +150,24 @@ class SmallBackwardRun : SmallRun {
     const D d;
     const hn::RebindToSigned<D> di;
     const V scale = hn::Set(d, p_.scale), log2e = hn::Set(d, kLog2E);
-    const int n = t.keys(), ld = t.width;
-    for (int x = 0; x < ld; x += kLanes) {
-      const auto first = hn::Load(di, t.first + x), last = hn::Load(di, t.last + x);
-      const V lse = hn::Load(d, stats.lse + x), delta = hn::Load(d, stats.delta + x);
-      for (int j = 0; j < n; ++j) {
-        const int64_t at = static_cast<int64_t>(j) * ld + x;
-        // score - lse is rounded once, as a difference: both can be large beside it.
-        V p = Exp2(hn::Mul(hn::MulSub(hn::Load(d, s + at), scale, lse), log2e));
-        V g = hn::Mul(hn::Mul(scale, p), hn::Sub(hn::Load(d, ds + at), delta));
-        if (t.partial) {
-          const auto out = OutsideInterval(first, last, j);
-          p = hn::IfThenZeroElse(out, p);
-          g = hn::IfThenZeroElse(out, g);
+    for (int i = 0; i < t.strip_count; ++i) {
+      const Piece& strip = t.strips[i];
+      for (int x = strip.begin; x < strip.end; x += kLanes) {
+        const auto first = hn::Load(di, t.first + x), last = hn::Load(di, t.last + x);
+        const V lse = hn::Load(d, stats.lse + x), delta = hn::Load(d, stats.delta + x);
+        for (int j = strip.first; j < strip.last; ++j) {
+          const int64_t at = static_cast<int64_t>(j) * t.width + x;
+          // score - lse is rounded once, as a difference: both can be large beside it.
+          V p = Exp2(hn::Mul(hn::MulSub(hn::Load(d, s + at), scale, lse), log2e));
+          V g = hn::Mul(hn::Mul(scale, p), hn::Sub(hn::Load(d, ds + at), delta));
+          if (t.partial) {
+            const auto out = OutsideInterval(first, last, j);
+            p = hn::IfThenZeroElse(out, p);
+            g = hn::IfThenZeroElse(out, g);
+          }
+          hn::Store(p, d, s + at);
+          hn::Store(g, d, ds + at);
         }
-        hn::Store(p, d, s + at);
-        hn::Store(g, d, ds + at);
       }
     }
   }

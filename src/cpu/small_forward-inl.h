@@ -27,9 +27,8 @@ class SmallForwardRun : SmallRun {
   void attend(const SmallLanes& t, const SmallScratch& w) const {
     const TaskRows q = query_rows(t, p_.q, p_.head_dim, sizes_.pitch_qk, w.q);
     const TaskRows k = key_rows(t, p_.k, p_.head_dim, sizes_.pitch_qk, w.k);
-    const bool by_dots = sizes_.dots();
-    scores(t, q, k, p_.head_dim, by_dots ? 1.0f : sign_of(p_), w.q_t, w.s);
-    softmax(t, w.s, by_dots ? sign_of(p_) : 1.0f);
+    scores(t, q, k, p_.head_dim, w.q_t, w.s);
+    softmax(t, w.s);
     const TaskRows v_rows = key_rows(t, p_.v, p_.head_dim_v, sizes_.pitch_v, w.v);
     const int64_t at = row_at(t, p_.o, 0);
     const bool made_in_place = p_.group() == 1 && in_place(p_.o, at, p_.head_dim_v);
@@ -38,11 +37,16 @@ class SmallForwardRun : SmallRun {
       const FloatRows v = v_rows.of(h);
       const int first = h * t.rows;
       float* o = made_in_place ? static_cast<float*>(p_.o.data) + at + h * p_.o.head_stride : w.out;
-      SmallProduct<false>(t.rows, t.keys(), w.s + first, t.width, v, o, stride, dim_v_);
+      for (int i = 0; i < t.rows_count; ++i) {
+        const Piece& tile = t.rows_keys[i];
+        SmallProduct<false>(tile.end - tile.begin, tile.last - tile.first,
+                            w.s + tile.first * t.width + first + tile.begin, t.width, v.from(tile.first),
+                            o + tile.begin * stride, stride, dim_v_);
+      }
       // What is not finite may come from keys that the row does not see.
       if (!AllFinite(o, dim_v_, t.rows, stride))
         for (int i = 0; i < t.rows; ++i)
-          SeenSum(w.s + first + i, t.width, v, t.keys(), dim_v_, o + i * stride);
+          SeenSum(w.s + first + i, t.width, v, t.first[first + i], t.last[first + i], dim_v_, o + i * stride);
       if (made_in_place) continue;
       for (int i = 0; i < t.rows; ++i)
         StoreRow(p_.o, row_at(t, p_.o, first + i), o + i * stride, p_.head_dim_v, 1.0f, false);
@@ -50,30 +54,45 @@ class SmallForwardRun : SmallRun {
   }
 
   // Scores become weights that add up to 1 (or to what a sink leaves); lse is written.
-  void softmax(const SmallLanes& t, float* s, float sign) const {
+  void softmax(const SmallLanes& t, float* s) const {
     const D d;
-    const hn::RebindToSigned<D> di;
-    const V hidden = hn::Set(d, kNegativeInfinity), by_sign = hn::Set(d, sign);
-    const int n = t.keys(), ld = t.width;
+    const int ld = t.width;
     alignas(64) float top_of[kSmallRows], sum_of[kSmallRows], factors[kSmallRows];
-    for (int x = 0; x < ld; x += kLanes) {
-      const auto first = hn::Load(di, t.first + x), last = hn::Load(di, t.last + x);
-      V top = hidden;
-      for (int j = 0; j < n; ++j) {
-        float* at = s + j * ld + x;
-        V score = hn::Mul(by_sign, hn::Load(d, at));
-        if (t.partial) score = hn::IfThenElse(OutsideInterval(first, last, j), hidden, score);
-        hn::Store(score, d, at);
-        top = hn::Max(top, score);
+    for (int i = 0; i < t.strip_count; ++i) {
+      const Piece& strip = t.strips[i];
+      const int n = strip.last - strip.first;
+      float* at = s + strip.first * ld;
+      for (int x = strip.begin; x < strip.end; x += kLanes) {
+        hn::Store(masked_maximum(t, at + x, x, strip.first, n), d, top_of + x);
+        hn::Store(hn::Zero(d), d, sum_of + x);
       }
-      hn::Store(top, d, top_of + x);
-      hn::Store(hn::Zero(d), d, sum_of + x);
+      ExponentialsMarked<false>(factor_of(p_), at + strip.begin, ld, n, strip.end - strip.begin,
+                                top_of + strip.begin, sum_of + strip.begin);
     }
-    ExponentialsMarked<false>(factor_of(p_), s, ld, n, ld, top_of, sum_of);
     if (!finish_plain(t, top_of, sum_of, factors))
       for (int r = 0; r < t.count; ++r) factors[r] = finish(t, r, top_of[r], sum_of[r]);
     std::fill(factors + t.count, factors + ld, 0.0f);
-    for (int j = 0; j < n; ++j) Multiply(s + static_cast<int64_t>(j) * ld, factors, ld);
+    for (int i = 0; i < t.strip_count; ++i) {
+      const Piece& strip = t.strips[i];
+      for (int64_t j = strip.first; j < strip.last; ++j)
+        Multiply(s + j * ld + strip.begin, factors + strip.begin, strip.end - strip.begin);
+    }
+  }
+
+  // Of one vector of lanes over the keys [key, key + n), whose scores get their sign; -inf where hidden.
+  V masked_maximum(const SmallLanes& t, float* at, int lane, int key, int n) const {
+    const D d;
+    const hn::RebindToSigned<D> di;
+    const V hidden = hn::Set(d, kNegativeInfinity), sign = hn::Set(d, sign_of(p_));
+    const auto first = hn::Load(di, t.first + lane), last = hn::Load(di, t.last + lane);
+    V top = hidden;
+    for (int j = key; j < key + n; ++j, at += t.width) {
+      V score = hn::Mul(sign, hn::Load(d, at));
+      if (t.partial) score = hn::IfThenElse(OutsideInterval(first, last, j), hidden, score);
+      hn::Store(score, d, at);
+      top = hn::Max(top, score);
+    }
+    return top;
   }
 
   // `finish` of all rows at once, where there is no sink and every sum is a number: else false.

@@ -5,31 +5,12 @@
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
 
-// The rows of q of a task, one a lane, head by head, and the keys that any of them sees.
-struct SmallLanes {
-  int64_t b;
-  Sequence sequence;
-  int64_t head_kv;  // the first of the task
-  int heads;        // key heads
-  int rows;         // of each
-  int count;        // heads * rows
-  int width;        // whole vectors
-  int64_t lo, hi;   // keys of the tile
-  bool partial;     // some row does not see all of them
-  bool dead;        // some row sees none
-  int32_t query[kSmallRows], head[kSmallRows];
-  // Keys that a lane sees, from the tile's first on.
-  alignas(64) int32_t first[kSmallRows];
-  alignas(64) int32_t last[kSmallRows];
-
-  int keys() const { return static_cast<int>(hi - lo); }
-};
-
 // Rows of whole vectors, wherever they stand.
 struct FloatRows {
   const float* data = nullptr;
   int64_t stride = 0;
   const float* row(int64_t i) const { return data + i * stride; }
+  FloatRows from(int64_t i) const { return {row(i), stride}; }
 };
 
 // The rows of all heads of a task, `step` floats from head to head.
@@ -132,12 +113,14 @@ HWY_INLINE void SmallProduct(int m, int nk, const float* a, int64_t as, const Fl
     WeightedSum(a + (kUnitK ? i * as : i), kUnitK ? 1 : as, rows, 0, nk, dim, c + i * cs);
 }
 
-// All keys of a row, where weight -0 passes a key over, and what underflowed is no zero beside an infinity.
-inline void SeenSum(const float* w, int64_t ws, const FloatRows& rows, int n, int dim, float* out) {
+// Keys [begin, end) of a row, where weight -0 passes a key over, and what underflowed is no zero beside an
+// infinity.
+inline void SeenSum(const float* w, int64_t ws, const FloatRows& rows, int begin, int end, int dim,
+                    float* out) {
   const D d;
   for (int c = 0; c < dim; c += kLanes) {
     V sum = hn::Zero(d);
-    for (int j = 0; j < n; ++j) {
+    for (int j = begin; j < end; ++j) {
       const float weight = w[j * ws];
       if (weight == 0.0f && std::signbit(weight)) continue;
       const V value = hn::LoadU(d, rows.row(j) + c);
@@ -247,6 +230,9 @@ class SmallRun {
       t.head[r] = t.head[r - t.rows] + static_cast<int32_t>(group);
     }
     for (int r = t.count; r < t.width; ++r) t.first[r] = t.last[r] = 0;
+    const int beyond = t.count % kLanes;
+    t.tail = !sizes_.dots() && beyond <= SmallLanes::kTail && t.count > kLanes ? beyond : 0;
+    t.cut_tiles(!sizes_.dots());
   }
 
   int64_t row_at(const SmallLanes& t, const RowTensor& tensor, int lane) const {
@@ -293,12 +279,20 @@ class SmallRun {
   }
 
   // s[key][lane] = x . y over `dim` components, x the rows and y the keys of the lane's head.
-  void scores(const SmallLanes& t, const TaskRows& x, const TaskRows& y, int64_t dim, float factor,
-              float* x_t, float* s) const {
+  void scores(const SmallLanes& t, const TaskRows& x, const TaskRows& y, int64_t dim, float* x_t,
+              float* s) const {
+    const int whole = static_cast<int>(multiple_of(kLanes, dim));
     if (!sizes_.dots()) {
-      TransposeToLanes(x.first.data, x.first.stride, t.rows, static_cast<int>(dim), x_t, t.width, factor);
-      ScoreProduct(t.keys(), static_cast<int>(dim), y.first.data, y.first.stride, x_t, s, t.width, t.width,
-                   nullptr);
+      const FloatRows& keys = y.first;
+      TransposeToLanes(x.first.data, x.first.stride, t.rows - t.tail, static_cast<int>(dim), x_t, t.width,
+                       1.0f);
+      for (int i = 0; i < t.piece_count; ++i) {
+        const Piece& piece = t.pieces[i];
+        ScoreProduct(piece.last - piece.first, static_cast<int>(dim), keys.row(piece.first), keys.stride,
+                     x_t + piece.begin, s + piece.first * t.width + piece.begin, t.width,
+                     piece.end - piece.begin, nullptr);
+      }
+      if (t.tail > 0) tail_scores(t, x.first, keys, whole, s);
       return;
     }
     LanePointers rows, keys;
@@ -310,11 +304,23 @@ class SmallRun {
     }
     rows.close(t.count);
     keys.close(t.count);
-    const int whole = static_cast<int>(multiple_of(kLanes, dim));
     for (int r = 0; r < t.count; r += 4) {
       const auto score = keys.at[r] == keys.at[r + 3] ? FourRowScores<true> : FourRowScores<false>;
       score(rows.at + r, keys.at + r, y.first.stride, whole, t.keys(), s + r, t.width);
     }
+  }
+
+  // Scores of the lanes behind the last whole vector; what no row fills is 0.
+  void tail_scores(const SmallLanes& t, const FloatRows& x, const FloatRows& y, int dim, float* s) const {
+    const int first = t.rows - t.tail;
+    const Piece& strip = t.strips[t.strip_count - 1];
+    LanePointers rows;
+    for (int r = first; r < t.rows; ++r) rows.at[r - first] = x.row(r);
+    rows.close(t.tail);
+    s += strip.first * t.width + first;
+    for (int j = 0; j < strip.last - strip.first; ++j) hn::Store(hn::Zero(D()), D(), s + j * t.width);
+    const float* key = y.row(strip.first);
+    FourRowScores<true>(rows.at, &key, y.stride, dim, strip.last - strip.first, s, t.width);
   }
 
   // A statistic of every row of the task.

@@ -52,6 +52,8 @@ HWY_BEFORE_NAMESPACE();
 #include "cpu/row_forward-inl.h"
 #include "cpu/standard-inl.h"
 //
+#include "cpu/small_lanes-inl.h"
+//
 #include "cpu/small_rows-inl.h"
 //
 #include "cpu/small_backward-inl.h"

@@ -10,10 +10,10 @@
 namespace tilewise {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kPoison = std::numeric_limits<double>::quiet_NaN();
 
 void poison_row(CaseTensor* tensor, int64_t offset, int64_t dim) {
-  for (int64_t d = 0; d < dim; ++d) write_element(tensor->data(), tensor->dtype(), offset + d, kNaN);
+  for (int64_t d = 0; d < dim; ++d) write_element(tensor->data(), tensor->dtype(), offset + d, kPoison);
 }
 
 }  // namespace
@@ -86,7 +86,7 @@ void poison_what_nobody_sees(CaseData* data) {
     if (!scales->present()) continue;
     for_each_element(scales->view(), [to = static_cast<float*>(scales->data()), own = seen](
                                          const std::vector<int64_t>&, int64_t at, int64_t) {
-      if (!own->contains(at)) to[at] = static_cast<float>(kNaN);
+      if (!own->contains(at)) to[at] = static_cast<float>(kPoison);
     });
   }
   for (const Key& key : unseen) {
@@ -100,7 +100,7 @@ void poison_what_nobody_sees(CaseData* data) {
   for_each_element(data->bias.view(), [&](const std::vector<int64_t>&, int64_t at, int64_t flat) {
     const double value = read_element(data->bias.data(), data->bias.dtype(), at);
     if (bias_seen[static_cast<size_t>(flat)] == 0 && std::isfinite(value)) {
-      write_element(data->bias.data(), data->bias.dtype(), at, kNaN);
+      write_element(data->bias.data(), data->bias.dtype(), at, kPoison);
     }
   });
 }
