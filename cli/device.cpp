@@ -106,7 +106,8 @@ Expected<Device> Device::choose(const DeviceArguments& a) {
     setenv("TILEWISE_DEVICE", "cpu", 1);
   auto context = Context::from_environment();
   if (!context) return context.status();
-  Device device(std::move(*context), DeviceInfo(context->get()->device));
+  const DeviceInfo info(context->get()->device);  // before the move: arguments are evaluated in any order
+  Device device(std::move(*context), info);
   device.threads_ = device.context_.threads();
   device.kernel_ = a.kernel;
   device.reference_ = name->reference;
