@@ -12,6 +12,8 @@ namespace tilewise {
 
 // tilewise_isa bits that processor and operating system support both.
 uint64_t cpu_isa();
+// AVX-512 runs as two halves of 256 bits, one multiply-add a cycle: Zen 4.
+bool halves_avx512();
 
 // Physical cores within the affinity mask, within the cgroup's CPU quota (v1 and v2); at least 1.
 int usable_cores(const std::string& root = "");

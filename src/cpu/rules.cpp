@@ -230,7 +230,11 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
     beside = key_heads * rows * kRowSeconds;
   } else if (kernel.form == Form::small) {
     const bool in_place = kernel.op == Op::backward && kernel.stored_kv() == DType::f32;
-    work = operations(full) / (in_place ? kSmallBackwardEfficiency : kSmallEfficiency);
+    // What is hidden is left out but for half a strip of lanes.
+    const double all = operations(full), visible = operations(problem);
+    const double edge = all * kSmallStrip / 2 / static_cast<double>(std::max<int64_t>(problem.seqlen_kv, 1));
+    work = (visible < all ? std::min(all, visible + edge) : all) /
+           (in_place ? kSmallBackwardEfficiency : kSmallEfficiency);
     beside = key_heads * (kSmallHeadSeconds + rows * kSmallRowSeconds) *
              (kernel.op == Op::backward ? kSmallBackward : 1.0);
   } else {

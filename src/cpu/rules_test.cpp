@@ -61,8 +61,9 @@ TEST(CpuRules, EachFormWhereItWasMeasuredFastest) {
     for (const int64_t seqlen : {1, 4, 16, 32, 128})
       EXPECT_EQ(cheapest(op, seqlen, seqlen), Form::small) << seqlen;
     for (const int64_t seqlen : {256, 1024}) EXPECT_EQ(cheapest(op, seqlen, seqlen), Form::fused) << seqlen;
-    EXPECT_EQ(cheapest(op, 64, 64, true), Form::small);
-    EXPECT_EQ(cheapest(op, 128, 128, true), Form::fused);
+    for (const int64_t seqlen : {20, 64, 128})
+      EXPECT_EQ(cheapest(op, seqlen, seqlen, true), Form::small) << seqlen;
+    EXPECT_EQ(cheapest(op, 256, 256, true), Form::fused);
   }
   EXPECT_EQ(cheapest(Op::forward, 1, 4096), Form::rows);
 }

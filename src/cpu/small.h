@@ -13,6 +13,8 @@
 namespace tilewise::cpu {
 
 constexpr int kSmallRows = 192, kSmallKeys = 192;  // largest tile_m and tile_n of a line with form small
+constexpr int kSmallStrip =
+    16;  // lanes whose scores are made for the same keys, in multiples of so many keys
 
 // A task is a (sequence, key head) with all its rows of q and all its keys, or several such heads, where
 // their rows are few.

@@ -9,12 +9,10 @@ namespace HWY_NAMESPACE {
 struct SmallLanes {
   // Lanes of a strip, to multiples of which its keys are rounded too: tiles that end where strips end find
   // every pair computed, hidden or not.
-  static constexpr int kStrip = 16;
+  static constexpr int kStrip = kSmallStrip;
   static constexpr int kTile = 6;  // rows or keys of a tile within a strip: 6, 6 and 4
   static constexpr int kStrips = kSmallRows / kStrip, kTiles = kStrips * 3;
   static_assert(kSmallRows % kStrip == 0 && kSmallKeys == kSmallRows && kStrip % kLanes == 0);
-  // Up to so many rows behind the last whole vector of lanes have their scores made by dots.
-  static constexpr int kTail = kLanes >= 8 ? 4 : 0;
 
   int64_t b;
   Sequence sequence;
@@ -23,7 +21,7 @@ struct SmallLanes {
   int rows;         // of each
   int count;        // heads * rows
   int width;        // whole vectors
-  int tail;         // lanes behind the last whole vector that dots take
+  int whole;        // lanes whose scores are made from a transpose; dots make the others
   int64_t lo, hi;   // keys of the tile
   bool partial;     // some row does not see all of them
   bool dead;        // some row sees none
@@ -34,24 +32,48 @@ struct SmallLanes {
 
   // Keys [first, last) for lanes [begin, end).
   Piece strips[kStrips];    // by lanes: all that is computed
-  Piece pieces[kStrips];    // the same by keys, without the tail's lanes
+  Piece pieces[kStrips];    // the same by keys, of `whole` lanes
   Piece rows_keys[kTiles];  // rows of a head, and the keys that they see
   Piece keys_rows[kTiles];  // keys, and the rows of a head that see them
   int strip_count, piece_count, rows_count, keys_count;
+  bool is_cut;
 
   int keys() const { return static_cast<int>(hi - lo); }
 
-  // Everything above follows from the lanes; `cut`: leave out what is hidden.
+  // Keys that must be computed for rows [begin, end) of a head.
+  Piece needed_by(int begin, int end) const {
+    return is_cut ? seen_by(begin, end) : Piece{0, keys(), begin, end};
+  }
+
+  // Cuts what is computed; where `cut`, what is hidden is left out.
   void cut_tiles(bool cut) {
-    strip_count = piece_count = rows_count = keys_count = 1;
+    strip_count = rows_count = keys_count = 1;
     strips[0] = {0, keys(), 0, width};
-    pieces[0] = {0, keys(), 0, tail > 0 ? count - tail : width};
     rows_keys[0] = keys_rows[0] = {0, keys(), 0, rows};
-    if (!cut || !partial || heads != 1 || !ascending()) return;
+    is_cut = cut && partial && ascending();
+    if (!is_cut) return;
     cut_strips();
-    cut_pieces();
     cut_rows();
     cut_keys();
+  }
+
+  // The strips by keys, of the lanes up to `whole`.
+  void cut_pieces() {
+    piece_count = 0;
+    for (int j = 0; j < keys(); j += kStrip) {
+      Piece piece{j, std::min(j + kStrip, keys()), width, 0};
+      for (int i = 0; i < strip_count; ++i) {
+        if (strips[i].last <= j || strips[i].first >= piece.last) continue;
+        piece.begin = std::min(piece.begin, strips[i].begin);
+        piece.end = std::min(strips[i].end, whole);
+      }
+      if (piece.begin >= piece.end) continue;
+      Piece* before = piece_count > 0 ? &pieces[piece_count - 1] : nullptr;
+      if (before && before->last == j && before->begin == piece.begin && before->end == piece.end)
+        before->last = piece.last;
+      else
+        pieces[piece_count++] = piece;
+    }
   }
 
  private:
@@ -61,11 +83,15 @@ struct SmallLanes {
       if (first[r] < first[r - 1] || last[r] < last[r - 1]) return false;
     return true;
   }
-  // What rows [begin, end) see.
+  // What rows [begin, end) see; a backward may have hidden some since the tiles were cut.
   Piece seen_by(int begin, int end) const {
-    int r = begin;
-    while (r < end && first[r] == last[r]) ++r;
-    return r < end ? Piece{first[r], last[end - 1], begin, end} : Piece{0, 0, begin, end};
+    Piece seen{0, 0, begin, end};
+    for (int r = begin; r < end; ++r) {
+      if (first[r] >= last[r]) continue;
+      seen.first = seen.last > 0 ? std::min(seen.first, first[r]) : first[r];
+      seen.last = std::max(seen.last, last[r]);
+    }
+    return seen;
   }
   void cut_strips() {
     strip_count = 0;
@@ -74,24 +100,6 @@ struct SmallLanes {
       strip.end = std::min(x + kStrip, width);
       strip.first = strip.first / kStrip * kStrip;
       strip.last = std::min(static_cast<int>(multiple_of(kStrip, strip.last)), keys());
-    }
-  }
-  void cut_pieces() {
-    piece_count = 0;
-    const int end_of_lanes = pieces[0].end;
-    for (int j = 0; j < keys(); j += kStrip) {
-      Piece piece{j, std::min(j + kStrip, keys()), width, 0};
-      for (int i = 0; i < strip_count; ++i) {
-        if (strips[i].last <= j || strips[i].first >= piece.last) continue;
-        piece.begin = std::min(piece.begin, strips[i].begin);
-        piece.end = std::min(strips[i].end, end_of_lanes);
-      }
-      if (piece.begin >= piece.end) continue;
-      Piece* before = piece_count > 0 ? &pieces[piece_count - 1] : nullptr;
-      if (before && before->last == j && before->begin == piece.begin && before->end == piece.end)
-        before->last = piece.last;
-      else
-        pieces[piece_count++] = piece;
     }
   }
   template <class Body>

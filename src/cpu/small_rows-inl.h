@@ -132,6 +132,19 @@ inline void SeenSum(const float* w, int64_t ws, const FloatRows& rows, int begin
   }
 }
 
+// Up to how many rows of a head have their scores made by dots instead of from a transpose: all its rows, all
+// where what is hidden is left out, and those behind the last whole vector of lanes. A processor that runs
+// 512 bits in halves has room for the sums across a vector beside its one multiply-add a cycle; measured.
+struct DotRows {
+  int all, all_cut, tail;
+};
+inline DotRows dot_rows(bool backward) {
+  constexpr auto kFew = static_cast<int>(SmallSizes::kDotRows);
+  static const bool halved = kLanes == 16 && halves_avx512();
+  if (halved) return {16, backward ? 20 : 48, 4};
+  return {kFew, kFew, kLanes >= 8 ? 4 : 0};
+}
+
 // What a call knows before its first task.
 class SmallRun {
  public:
@@ -144,7 +157,8 @@ class SmallRun {
         worker_bytes_(small_worker_bytes(sizes_, backward)),
         backward_(backward),
         dim_(static_cast<int>(multiple_of(kLanes, p.head_dim))),
-        dim_v_(static_cast<int>(multiple_of(kLanes, p.head_dim_v))) {}
+        dim_v_(static_cast<int>(multiple_of(kLanes, p.head_dim_v))),
+        dots_(dot_rows(backward)) {}
 
  protected:
   // Every part of every sequence. A worker takes neighbours in a row, whose lanes differ by the head alone,
@@ -230,9 +244,10 @@ class SmallRun {
       t.head[r] = t.head[r - t.rows] + static_cast<int32_t>(group);
     }
     for (int r = t.count; r < t.width; ++r) t.first[r] = t.last[r] = 0;
-    const int beyond = t.count % kLanes;
-    t.tail = !sizes_.dots() && beyond <= SmallLanes::kTail && t.count > kLanes ? beyond : 0;
-    t.cut_tiles(!sizes_.dots());
+    t.cut_tiles(t.heads == 1);
+    const int beyond = t.rows % kLanes, few = t.is_cut ? dots_.all_cut : dots_.all;
+    t.whole = t.rows <= few ? 0 : beyond <= dots_.tail ? t.rows - beyond : t.width;
+    t.cut_pieces();
   }
 
   int64_t row_at(const SmallLanes& t, const RowTensor& tensor, int lane) const {
@@ -282,17 +297,18 @@ class SmallRun {
   void scores(const SmallLanes& t, const TaskRows& x, const TaskRows& y, int64_t dim, float* x_t,
               float* s) const {
     const int whole = static_cast<int>(multiple_of(kLanes, dim));
-    if (!sizes_.dots()) {
+    if (t.heads == 1) {
       const FloatRows& keys = y.first;
-      TransposeToLanes(x.first.data, x.first.stride, t.rows - t.tail, static_cast<int>(dim), x_t, t.width,
-                       1.0f);
+      if (t.whole > 0)
+        TransposeToLanes(x.first.data, x.first.stride, std::min(t.whole, t.rows), static_cast<int>(dim), x_t,
+                         t.width, 1.0f);
       for (int i = 0; i < t.piece_count; ++i) {
         const Piece& piece = t.pieces[i];
         ScoreProduct(piece.last - piece.first, static_cast<int>(dim), keys.row(piece.first), keys.stride,
                      x_t + piece.begin, s + piece.first * t.width + piece.begin, t.width,
                      piece.end - piece.begin, nullptr);
       }
-      if (t.tail > 0) tail_scores(t, x.first, keys, whole, s);
+      if (t.whole < t.rows) dot_scores(t, x.first, keys, whole, s);
       return;
     }
     LanePointers rows, keys;
@@ -310,17 +326,20 @@ class SmallRun {
     }
   }
 
-  // Scores of the lanes behind the last whole vector; what no row fills is 0.
-  void tail_scores(const SmallLanes& t, const FloatRows& x, const FloatRows& y, int dim, float* s) const {
-    const int first = t.rows - t.tail;
-    const Piece& strip = t.strips[t.strip_count - 1];
-    LanePointers rows;
-    for (int r = first; r < t.rows; ++r) rows.at[r - first] = x.row(r);
-    rows.close(t.tail);
-    s += strip.first * t.width + first;
-    for (int j = 0; j < strip.last - strip.first; ++j) hn::Store(hn::Zero(D()), D(), s + j * t.width);
-    const float* key = y.row(strip.first);
-    FourRowScores<true>(rows.at, &key, y.stride, dim, strip.last - strip.first, s, t.width);
+  // Scores of the lanes from `whole` on; 0 where no row needs any.
+  void dot_scores(const SmallLanes& t, const FloatRows& x, const FloatRows& y, int dim, float* s) const {
+    const Piece strip = t.needed_by(t.whole, t.rows);
+    for (int j = strip.first / SmallLanes::kStrip * SmallLanes::kStrip; j < t.keys(); ++j)
+      for (int lane = t.whole; lane < t.width; lane += kLanes)
+        hn::Store(hn::Zero(D()), D(), s + j * t.width + lane);
+    for (int r = t.whole; r < t.rows; r += 4) {
+      const float* rows[4];
+      for (int i = 0; i < 4; ++i) rows[i] = x.row(std::min(r + i, t.rows - 1));
+      const Piece four = t.needed_by(r, std::min(r + 4, t.rows));
+      const float* key = y.row(four.first);
+      FourRowScores<true>(rows, &key, y.stride, dim, four.last - four.first, s + four.first * t.width + r,
+                          t.width);
+    }
   }
 
   // A statistic of every row of the task.
@@ -352,6 +371,7 @@ class SmallRun {
   const int64_t worker_bytes_;
   const bool backward_;
   const int dim_, dim_v_;  // whole vectors
+  const DotRows dots_;
 };
 
 }  // namespace HWY_NAMESPACE
