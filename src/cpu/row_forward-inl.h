@@ -27,13 +27,16 @@ class RowForwardRun {
         partials_(partials_of()),
         general_(needs_general_scores(p)),
         reads_k_(reading_of(p.k, p.head_dim)),
-        reads_v_(reading_of(p.v, p.head_dim_v)) {}
+        reads_v_(reading_of(p.v, p.head_dim_v)),
+        by_loads_(prefetchers_follow_loads_only()) {}
 
   Status run() {
     const int64_t groups = (p_.heads_kv + heads_ - 1) / heads_, parts = sizes_.parts, chunks = sizes_.chunks;
+    const int64_t tasks = p_.batch * groups * parts * chunks;
+    Stretches stretches(tasks, sizes_.workers);
     launch_.executor->run(
-        p_.batch * groups * parts * chunks, sizes_.workers,
-        [this, groups, parts, chunks](int64_t index, int worker) {
+        tasks, sizes_.workers, [this, groups, parts, chunks, &stretches](int64_t, int worker) {
+          const int64_t index = stretches.next(worker);
           const int64_t c = index % chunks, rest = index / chunks, group = rest / parts;
           const RowForwardScratch w = scratch_of(worker);
           RowTask t(w.rows);
@@ -221,6 +224,7 @@ class RowForwardRun {
     u.rows = rows + next->from + from;
     u.count = static_cast<int>(to - from);
     u.bytes = static_cast<int>((t.heads - 1) * std::abs(head_bytes) + bytes);
+    u.by_loads = by_loads_;
     if (head_bytes < 0) return {};
     u.lines_a_step = static_cast<int>((u.count * ((u.bytes + 63) / 64) + steps - 1) / steps);
     return u;
@@ -357,6 +361,7 @@ class RowForwardRun {
   const RowForwardPartials partials_;
   const bool general_;
   const Reading reads_k_, reads_v_;
+  const bool by_loads_;
 };
 
 inline Status RowForward(const Kernel&, const ForwardParams& p, const Schedule& schedule,

@@ -5,6 +5,7 @@
 // pragma for what stands between BEFORE and AFTER alone, never by -m flags: inline code of the standard
 // library that the linker may keep from this unit runs on any processor.
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -20,6 +21,7 @@
 #include "core/mask.h"
 #include "core/softmax.h"
 #include "cpu/backward.h"
+#include "cpu/features.h"
 #include "cpu/forward.h"
 #include "cpu/lanes.h"
 #include "cpu/row_forward.h"
