@@ -1,5 +1,4 @@
-// A task of form rows: which rows of q share their reads of the keys, and the keys that they see together;
-// and which worker takes which task.
+// A task of form rows: which rows of q share their reads of the keys, and the keys that they see together.
 
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
@@ -44,37 +43,6 @@ struct RowTask {
     }
     return true;
   }
-};
-
-// Tasks in stretches, one for each worker, which takes its own in order before it helps with others: a task's
-// last tile asks for the first of the next task, and that is a gift only to whoever walks it.
-class Stretches {
- public:
-  Stretches(int64_t tasks, int workers) : count_(std::clamp(workers, 1, kMost)) {
-    for (int i = 0; i < count_; ++i) {
-      all_[i].next.store(tasks * i / count_, std::memory_order_relaxed);
-      all_[i].end = tasks * (i + 1) / count_;
-    }
-  }
-
-  // As many calls as there are tasks find one each.
-  int64_t next(int worker) {
-    for (int i = worker % count_, tried = 0; tried < count_; ++tried, i = i + 1 < count_ ? i + 1 : 0) {
-      if (all_[i].next.load(std::memory_order_relaxed) >= all_[i].end) continue;
-      const int64_t task = all_[i].next.fetch_add(1, std::memory_order_relaxed);
-      if (task < all_[i].end) return task;
-    }
-    return 0;  // not reached
-  }
-
- private:
-  static constexpr int kMost = 64;
-  struct alignas(64) Stretch {
-    std::atomic<int64_t> next;
-    int64_t end;
-  };
-  const int count_;
-  Stretch all_[kMost];
 };
 
 }  // namespace HWY_NAMESPACE

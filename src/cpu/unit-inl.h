@@ -5,7 +5,6 @@
 // pragma for what stands between BEFORE and AFTER alone, never by -m flags: inline code of the standard
 // library that the linker may keep from this unit runs on any processor.
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -28,6 +27,7 @@
 #include "cpu/row_mask.h"
 #include "cpu/small.h"
 #include "cpu/standard.h"
+#include "cpu/stretches.h"
 #include "hwy/highway.h"
 //
 #include "hwy/contrib/math/math-inl.h"
