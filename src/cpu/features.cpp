@@ -140,19 +140,6 @@ uint64_t cpu_isa() {
   return isa;
 }
 
-bool prefetchers_follow_loads_only() {
-#if defined(__x86_64__)
-  static const bool amd = [] {  // asked once: under a hypervisor the instruction is slow
-    uint32_t a = 0, b = 0, c = 0, d = 0;
-    return __get_cpuid(0, &a, &b, &c, &d) && b == signature_AMD_ebx && c == signature_AMD_ecx &&
-           d == signature_AMD_edx;
-  }();
-  return amd;
-#else
-  return false;
-#endif
-}
-
 double cgroup_cpu_quota(const std::string& root) {
   double least = 0;
   auto bind = [&](double quota, double period) {

@@ -13,10 +13,6 @@ namespace tilewise {
 // tilewise_isa bits that processor and operating system support both.
 uint64_t cpu_isa();
 
-// True where the hardware's prefetchers learn from loads and not from prefetch instructions: AMD, measured on
-// Zen 4 (docs/performance/decode.md).
-bool prefetchers_follow_loads_only();
-
 // Physical cores within the affinity mask, within the cgroup's CPU quota (v1 and v2); at least 1.
 int usable_cores(const std::string& root = "");
 // CPUs that the cgroup's quota allows; 0 = no quota.

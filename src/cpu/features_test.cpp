@@ -37,17 +37,6 @@ TEST_F(Root, NothingToReadGivesModestFiguresNeverZero) {
   EXPECT_EQ(available_memory(path), -1);
 }
 
-#if defined(__x86_64__) && defined(__linux__)
-// The kernel names the maker as the processor does.
-TEST(Prefetchers, FollowLoadsOnlyOnAmd) {
-  std::ifstream file("/proc/cpuinfo");
-  bool amd = false;
-  for (std::string line; std::getline(file, line);)
-    amd = amd || (line.starts_with("vendor_id") && line.find("AuthenticAMD") != std::string::npos);
-  EXPECT_EQ(prefetchers_follow_loads_only(), amd);
-}
-#endif
-
 TEST_F(Root, Caches) {
   const std::string cache = "/sys/devices/system/cpu/cpu0/cache/index";
   file(cache + "0/size", "48K\n");

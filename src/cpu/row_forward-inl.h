@@ -27,8 +27,7 @@ class RowForwardRun {
         partials_(partials_of()),
         general_(needs_general_scores(p)),
         reads_k_(reading_of(p.k, p.head_dim)),
-        reads_v_(reading_of(p.v, p.head_dim_v)),
-        by_loads_(prefetchers_follow_loads_only()) {}
+        reads_v_(reading_of(p.v, p.head_dim_v)) {}
 
   Status run() {
     const int64_t groups = (p_.heads_kv + heads_ - 1) / heads_, parts = sizes_.parts, chunks = sizes_.chunks;
@@ -224,7 +223,6 @@ class RowForwardRun {
     u.rows = rows + next->from + from;
     u.count = static_cast<int>(to - from);
     u.bytes = static_cast<int>((t.heads - 1) * std::abs(head_bytes) + bytes);
-    u.by_loads = by_loads_;
     if (head_bytes < 0) return {};
     u.lines_a_step = static_cast<int>((u.count * ((u.bytes + 63) / 64) + steps - 1) / steps);
     return u;
@@ -361,7 +359,6 @@ class RowForwardRun {
   const RowForwardPartials partials_;
   const bool general_;
   const Reading reads_k_, reads_v_;
-  const bool by_loads_;
 };
 
 inline Status RowForward(const Kernel&, const ForwardParams& p, const Schedule& schedule,

@@ -69,23 +69,16 @@ struct StoredBrains {
 
 // Rows that the next tile will read: their lines are asked for while this one is computed, a few at a time
 // and in the order of memory. A core has few misses of its own under way; it is the prefetcher of L2 that
-// keeps memory busy, and it follows ascending lines. On some processors it follows loads only
-// (cpu/features.h): there a line is asked for by loading a byte of it, which waits for little, as the
-// prefetcher was there before.
+// keeps memory busy, and it follows ascending lines.
 struct Upcoming {
   const char* const* rows = nullptr;
   int count = 0, bytes = 0;  // of each
   int lines_a_step = 0;
   int offset = 0;
-  bool by_loads = false;
 
   HWY_INLINE void step() {
     for (int i = 0; i < lines_a_step && count > 0; ++i) {
-      const char* line = *rows + offset;
-      if (by_loads)
-        static_cast<void>(*static_cast<const volatile char*>(line));
-      else
-        __builtin_prefetch(line, 0, 2);  // into L2
+      __builtin_prefetch(*rows + offset, 0, 2);  // into L2
       offset += 64;
       if (offset < bytes) continue;
       offset = 0;

@@ -20,7 +20,6 @@
 #include "core/mask.h"
 #include "core/softmax.h"
 #include "cpu/backward.h"
-#include "cpu/features.h"
 #include "cpu/forward.h"
 #include "cpu/lanes.h"
 #include "cpu/row_forward.h"
