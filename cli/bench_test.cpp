@@ -201,6 +201,29 @@ TEST(Bench, TheThreeStepRivalDoesTheSameWork) {
   }
 }
 
+// 16-bit tensors too, and a decode, whose groups of heads share a product.
+TEST(Bench, TheThreeStepRivalDoesTheSameWorkIn16Bits) {
+  if (const auto found = find_three_step(); !found) GTEST_SKIP() << found.status().message();
+  for (const std::vector<std::string>& shape :
+       {std::vector<std::string>{"forward", "2", "2", "24", "24", "--causal"},
+        {"backward", "2", "1", "24", "24"},
+        {"decode", "4", "2", "1", "70"},
+        {"decode", "4", "2", "3", "70", "--causal"}}) {
+    for (const char* dtype : {"bf16", "f16"}) {
+      std::vector<std::string> words = {
+          "--json", "--rivals",   "three-step", "--dtype",    dtype,    "--repeats",   "1",      "--warmup",
+          "0",      "--threads",  "1",          "--head-dim", "16",     "--direction", shape[0], "--heads",
+          shape[1], "--heads-kv", shape[2],     "--seqlen",   shape[3], "--seqlen-kv", shape[4]};
+      words.insert(words.end(), shape.begin() + 5, shape.end());
+      const Outcome run = bench(words);
+      ASSERT_EQ(run.status, kDone) << run.err;
+      ASSERT_EQ(run.rows().size(), 2u);
+      EXPECT_TRUE(run.rows()[1]["not_run"].is_null()) << dtype << " " << shape[0] << ": " << run.rows()[1];
+      EXPECT_GT(run.rows()[1]["times_ours"].get<double>(), 0.0);
+    }
+  }
+}
+
 TEST(Bench, AStepIsItsForwardAndItsBackward) {
   const Outcome run = bench(small({"--json", "--direction", "forward,backward,step", "--rivals",
                                    "three-step,three-step-again,ggml", "--causal"}));

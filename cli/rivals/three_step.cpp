@@ -1,8 +1,11 @@
 // Three-step attention on the platform's BLAS: S = Q K^T, softmax, O = P V, a whole score matrix a head. BLAS
 // runs single-threaded and heads are spread over our threads, which is faster than a BLAS that spreads each
-// product. Backward keeps P from the forward pass, as training frameworks do without a fused kernel: four
-// products instead of our five, and S^2 numbers a head in memory between the calls. `again` is the backward
-// from what ours is given: q, k, v, o, lse and dO, five products.
+// product; the heads of a group whose one query each lies side by side share one, so that k and v are read
+// once a group. Backward keeps P from the forward pass, as training frameworks do without a fused kernel:
+// four products instead of our five, and S^2 numbers a head in memory between the calls. `again` is the
+// backward from what ours is given: q, k, v, o, lse and dO, five products. BLAS has no product of 16-bit
+// tensors: they are copied to fp32 before the timing, which is in its favour as long as the copies stay in a
+// cache where ours do; beyond, it reads twice the bytes, as whoever has only BLAS would.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -12,6 +15,8 @@
 #include "cli/memory.h"
 #include "cli/rivals/rival.h"
 #include "cli/rivals/softmax.h"
+#include "core/element.h"
+#include "core/pages.h"
 #include "tilewise/plan.h"
 
 namespace tilewise::cli {
@@ -46,7 +51,9 @@ class ThreeStepCall : public RivalCall {
     const int64_t matrix = p_.seqlen_q * p_.seqlen_kv,
                   of_o = p_.batch * p_.seqlen_q * p_.heads_q * p_.head_dim_v;
     const int64_t kept = again_ ? threads_ : p_.batch * p_.heads_q;
-    if (!take(scores_, threads_ * matrix) || !take(o_, of_o)) return false;
+    for (tilewise_tensor* t : {&t_.q, &t_.k, &t_.v, &t_.o, &t_.dout})
+      if (!widen(*t)) return false;
+    if (!take(scores_, threads_ * together() * matrix) || !take(o_, of_o)) return false;
     if (p_.direction == TILEWISE_FORWARD) return true;
     const int64_t of_q = p_.batch * p_.seqlen_q * p_.heads_q * p_.head_dim;
     const int64_t of_k = p_.batch * p_.seqlen_kv * p_.heads_kv * p_.head_dim;
@@ -69,6 +76,25 @@ class ThreeStepCall : public RivalCall {
     buffer = Buffer(std::max<int64_t>(floats, 1) * 4);
     return buffer.data() != nullptr;
   }
+  // An fp32 copy in the place of a row-major 16-bit tensor.
+  bool widen(tilewise_tensor& t) {
+    if (t.dtype == TILEWISE_NONE || t.dtype == TILEWISE_F32) return true;
+    int64_t count = 1;
+    for (int i = 0; i < t.rank; ++i) count *= t.shape[i];
+    Pages copy = allocate_pages(static_cast<size_t>(count) * sizeof(float));
+    if (!copy) return false;
+    auto* to = reinterpret_cast<float*>(copy.get());
+    for (int64_t i = 0; i < count; ++i) to[i] = load_element(t.data, static_cast<DType>(t.dtype), i);
+    t.data = to;
+    t.dtype = TILEWISE_F32;
+    copies_.push_back(std::move(copy));
+    return true;
+  }
+  // Heads of a group that share a product: their rows of q and o follow each other at one stride.
+  int64_t together() const {
+    const bool forward = p_.direction == TILEWISE_FORWARD;
+    return forward && p_.seqlen_q == 1 ? p_.heads_q / p_.heads_kv : 1;
+  }
   static float* data(const Buffer& buffer) { return reinterpret_cast<float*>(buffer.data()); }
   static const float* head(const tilewise_tensor& t, int64_t b, int64_t h) {
     return static_cast<const float*>(t.data) + b * t.stride[0] + h * t.stride[2];
@@ -79,25 +105,29 @@ class ThreeStepCall : public RivalCall {
   }
 
   void forward() {
-    executor_.run(p_.batch * p_.heads_q, threads_, [&](int64_t task, int worker) {
-      const int64_t b = task / p_.heads_q, h = task % p_.heads_q;
+    const int64_t heads = together(), tasks = p_.heads_q / heads;
+    executor_.run(p_.batch * tasks, threads_, [&](int64_t task, int worker) {
+      const int64_t b = task / tasks, h = task % tasks * heads;
       const bool keep = weights_.data() != nullptr;
       const int64_t matrix = p_.seqlen_q * p_.seqlen_kv;
-      forward_head(b, h, keep ? data(weights_) + task * matrix : data(scores_) + worker * matrix, keep);
+      forward_heads(b, h, heads,
+                    keep ? data(weights_) + task * matrix : data(scores_) + worker * heads * matrix, keep);
     });
   }
 
-  void forward_head(int64_t b, int64_t h, float* scores, bool normalise) {
+  // Of one head all rows, or one row of each of `heads`.
+  void forward_heads(int64_t b, int64_t h, int64_t heads, float* scores, bool normalise) {
     const int64_t kv_head = h / (p_.heads_q / p_.heads_kv);
-    const int rows = as_int(p_.seqlen_q), keys = as_int(p_.seqlen_kv);
-    const int row_q = as_int(t_.q.stride[1]), row_k = as_int(t_.k.stride[1]), row_v = as_int(t_.v.stride[1]),
-              row_o = as_int(t_.o.stride[1]);
+    const int along = heads > 1 ? 2 : 1;  // dimension of q and o on which the rows lie
+    const int rows = as_int(p_.seqlen_q * heads), keys = as_int(p_.seqlen_kv);
+    const int row_q = as_int(t_.q.stride[along]), row_k = as_int(t_.k.stride[1]),
+              row_v = as_int(t_.v.stride[1]), row_o = as_int(t_.o.stride[along]);
     blas_.sgemm(kRowMajor, kAsIs, kTransposed, rows, keys, as_int(p_.head_dim), scale(), head(t_.q, b, h),
                 row_q, head(t_.k, b, kv_head), row_k, 0.0f, scores, keys);
     float* o = head(o_, t_.o, b, h);
     std::vector<float> factors(static_cast<size_t>(rows));
     for (int64_t i = 0; i < rows; ++i) {
-      const auto [lo, hi] = keys_of(i);
+      const auto [lo, hi] = keys_of(heads > 1 ? 0 : i);
       const float sum = steps_.exponentials(scores + i * keys, lo, hi, keys);
       factors[static_cast<size_t>(i)] = sum > 0 ? 1.0f / sum : 0.0f;
       if (normalise) steps_.scale(scores + i * keys, keys, factors[static_cast<size_t>(i)]);
@@ -171,7 +201,8 @@ class ThreeStepCall : public RivalCall {
   const SoftmaxSteps& steps_;
   const Problem p_;
   const bool step_, again_;
-  const Tensors t_;
+  Tensors t_;  // all fp32
+  std::vector<Pages> copies_;
   const int threads_;
   Executor& executor_;
   Buffer scores_, weights_, o_, dq_, dk_, dv_;  // scores_: a matrix a thread; weights_: a head, or a thread
@@ -183,22 +214,26 @@ class ThreeStep : public Rival {
       : blas_(std::move(blas)), steps_(softmax_steps(isa)), again_(again) {}
   const char* name() const override { return again_ ? "three-step-again" : "three-step"; }
   std::string what() const override {
-    return blas_.what + (again_ ? "; backward makes P again" : "; P kept for backward");
+    return blas_.what + (again_ ? "; backward makes P again" : "; P kept for backward") +
+           "; 16-bit tensors as fp32 copies made outside the timing";
   }
 
   int64_t scratch_bytes(const Problem& p, int threads) const override {
     const bool backward = p.direction == TILEWISE_BACKWARD;
-    const int64_t kept = again_ ? threads : p.batch * p.heads_q, matrices = threads + (backward ? kept : 0);
+    const int64_t group = !backward && p.seqlen_q == 1 ? p.heads_q / p.heads_kv : 1;
+    const int64_t kept = again_ ? threads : p.batch * p.heads_q,
+                  matrices = threads * group + (backward ? kept : 0);
     const int64_t outputs =
         p.batch * (p.seqlen_q * p.heads_q * (p.head_dim_v + (backward ? p.head_dim : 0)) +
                    (backward ? p.seqlen_kv * p.heads_kv * (p.head_dim + p.head_dim_v) : 0));
-    return 4 * (matrices * p.seqlen_q * p.seqlen_kv + outputs);
+    const int64_t of_q = p.seqlen_q * p.heads_q * (p.head_dim + p.head_dim_v * (backward ? 2 : 1));
+    const int64_t of_k = p.seqlen_kv * p.heads_kv * (p.head_dim + p.head_dim_v);
+    const int64_t copies = p.dtype_q == TILEWISE_F32 ? 0 : p.batch * (of_q + of_k);
+    return 4 * (matrices * p.seqlen_q * p.seqlen_kv + outputs + copies);
   }
 
   Expected<std::unique_ptr<RivalCall>> bind(const Problem& problem, bool step, const Tensors& tensors,
                                             int threads, Executor& executor) override {
-    if (problem.dtype_q != TILEWISE_F32)
-      return Status(Code::unsupported, "BLAS has no product of 16-bit tensors");
     if (again_ && (step || problem.direction == TILEWISE_FORWARD))
       return Status(Code::unsupported, "is three-step itself but in backward");
     auto call =

@@ -31,9 +31,11 @@ class RowForwardRun {
 
   Status run() {
     const int64_t groups = (p_.heads_kv + heads_ - 1) / heads_, parts = sizes_.parts, chunks = sizes_.chunks;
+    const int64_t tasks = p_.batch * groups * parts * chunks;
+    Stretches stretches(tasks, sizes_.workers);
     launch_.executor->run(
-        p_.batch * groups * parts * chunks, sizes_.workers,
-        [this, groups, parts, chunks](int64_t index, int worker) {
+        tasks, sizes_.workers, [this, groups, parts, chunks, &stretches](int64_t, int worker) {
+          const int64_t index = stretches.next(worker);
           const int64_t c = index % chunks, rest = index / chunks, group = rest / parts;
           const RowForwardScratch w = scratch_of(worker);
           RowTask t(w.rows);

@@ -27,6 +27,7 @@
 #include "cpu/row_mask.h"
 #include "cpu/small.h"
 #include "cpu/standard.h"
+#include "cpu/stretches.h"
 #include "hwy/highway.h"
 //
 #include "hwy/contrib/math/math-inl.h"
