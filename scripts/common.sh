@@ -6,6 +6,12 @@ say() { printf '== %s\n' "$*"; }
 die() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 1; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
+# Whether clang links a fuzzer: its runtime is a package of its own.
+clang_fuzzes() {
+  have clang++ && echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' |
+    clang++ -x c++ -fsanitize=fuzzer,address - -o /dev/null 2>/dev/null
+}
+
 # One job for each free GB of memory (the cgroup's limit counts too), at least 1, at most one for each processor.
 build_jobs() {
   local free_kb limit used jobs
