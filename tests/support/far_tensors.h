@@ -43,9 +43,11 @@ inline int64_t offset_of(const Tensor& tensor, const Index& index) {
 // `far` holds the elements of `close`, each at the index that move() makes of its own.
 template <typename Move>
 void copy_elements(const Tensor& close, const Tensor& far, Move&& move) {
-  for_each_element(close, [&](Index index, int64_t at, int64_t) {
-    move(&index);
-    put_bits(far.data, far.type(), offset_of(far, index), bits_at(close.data, close.type(), at));
+  Index moved;
+  for_each_element(close, [&](const Index& index, int64_t at, int64_t) {
+    moved = index;
+    move(&moved);
+    put_bits(far.data, far.type(), offset_of(far, moved), bits_at(close.data, close.type(), at));
   });
 }
 
@@ -53,9 +55,11 @@ void copy_elements(const Tensor& close, const Tensor& far, Move&& move) {
 template <typename Move>
 std::vector<uint64_t> moved_bits(const Tensor& close, const Tensor& far, Move&& move) {
   std::vector<uint64_t> bits;
-  for_each_element(close, [&](Index index, int64_t, int64_t) {
-    move(&index);
-    bits.push_back(bits_at(far.data, far.type(), offset_of(far, index)));
+  Index moved;
+  for_each_element(close, [&](const Index& index, int64_t, int64_t) {
+    moved = index;
+    move(&moved);
+    bits.push_back(bits_at(far.data, far.type(), offset_of(far, moved)));
   });
   return bits;
 }
