@@ -55,9 +55,9 @@ void check_long_mask(const SparseMemory& memory, DType mask_dtype, DType dtype) 
       data.poison_outputs(direction, Poison::nan);
       Tensors tensors = data.tensors(direction);
       tensors.mask = mask;
-      const std::string failure = run_on(*kernel, problem, tensors);
-      if (failure.find(kernel->name) != std::string::npos) continue;  // refused
-      ASSERT_EQ(failure, "");
+      const Status status = run_on(*kernel, problem, tensors);
+      if (status.code() == Code::unsupported) continue;
+      ASSERT_EQ(status.message(), "");
       ++ran;
       const Comparison worst = compare_outputs(data, direction, answer);
       EXPECT_TRUE(worst.passed()) << worst.text;
@@ -115,7 +115,7 @@ TEST(Far, K06_ABatchOf8300) {
       }
       Problem problem = data.problem(direction);
       problem.batch = kBatch;
-      ASSERT_EQ(run_on(*kernel, problem, tensors), "");
+      ASSERT_EQ(run_on(*kernel, problem, tensors).message(), "");
       size_t n = 0;
       for (const auto& [name, output] : data.outputs(direction)) {
         const Tensor& out = many[n++];
@@ -165,7 +165,7 @@ TEST(Far, K09_MoreThan8MillionPages) {
     tensors.page_table = Tensor(table.data(), {2, 3});
     Problem problem = data.problem(Direction::forward);
     problem.num_pages = kPages;
-    ASSERT_EQ(run_on(*kernel, problem, tensors), "");
+    ASSERT_EQ(run_on(*kernel, problem, tensors).message(), "");
     EXPECT_TRUE(output_bits_of(data, Direction::forward) == right);
   }
 }
@@ -235,7 +235,7 @@ TEST(Far, K12_TokensTimesHeadsTimesDim) {
       Problem problem = data.problem(direction);
       problem.batch = kSequences;
       problem.total_q = problem.total_kv = kTotal;
-      ASSERT_EQ(run_on(*kernel, problem, tensors), "");
+      ASSERT_EQ(run_on(*kernel, problem, tensors).message(), "");
       for (size_t n = 0; n < outputs.size(); ++n) {
         const int dimension = outputs[n].first == "lse" ? 1 : 0;
         EXPECT_TRUE(moved_bits(outputs[n].second->view(), far_outputs[n], move_token(dimension)) == right[n])

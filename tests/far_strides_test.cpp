@@ -45,7 +45,7 @@ void spread_each(const SparseMemory& memory, const Kernel& kernel, const std::st
       far.stride[spread] = kStride;
       copy_elements(own, far, stay);
       tensors.*place.tensor = far;
-      ASSERT_EQ(run_on(kernel, problem, tensors), "");
+      ASSERT_EQ(run_on(kernel, problem, tensors).message(), "");
       if (own.shape[spread] > 2) beyond_32_bits->insert(place.name);
       size_t n = 0;
       for (const auto& [name, output] : data.outputs(direction)) {
@@ -141,7 +141,7 @@ TEST(Far, K05_RowsOfKeysFarApart) {
           copy_elements(data.dk.view(), dk, stay);
           copy_elements(data.dv.view(), dv, stay);
         }
-        ASSERT_EQ(run_on(*kernel, data.problem(direction), tensors), "");
+        ASSERT_EQ(run_on(*kernel, data.problem(direction), tensors).message(), "");
         EXPECT_TRUE(moved_bits(back ? data.dq.view() : data.o.view(), back ? data.dq.view() : data.o.view(),
                                stay) == right[0]);
         if (!back) continue;

@@ -73,18 +73,17 @@ inline std::vector<std::vector<uint64_t>> output_bits_of(CaseData& data, Directi
   return bits;
 }
 
-// `kernel`, forced, on tensors of the caller's; empty, or what went wrong.
-inline std::string run_on(const Kernel& kernel, const Problem& problem, const Tensors& tensors) {
+// `kernel`, forced, on tensors of the caller's; unsupported where it refuses the problem.
+inline Status run_on(const Kernel& kernel, const Problem& problem, const Tensors& tensors) {
   Limits limits;
   limits.kernel = kernel.name;
   limits.threads = 2;
   const Context& context = shared_context().context();
   const auto plan = tilewise::plan(problem, context, limits);
-  if (!plan) return plan.status().message();
+  if (!plan) return plan.status();
   Workspace workspace(*plan);
-  const Status status = kernel.op == Op::forward ? forward(context, *plan, tensors, workspace)
-                                                 : backward(context, *plan, tensors, workspace);
-  return status.ok() ? "" : status.message();
+  return kernel.op == Op::forward ? forward(context, *plan, tensors, workspace)
+                                  : backward(context, *plan, tensors, workspace);
 }
 
 // The data of a line for one kernel, with o and lse as a right forward leaves them.
