@@ -26,7 +26,7 @@ void check_long_mask(const SparseMemory& memory, DType mask_dtype, DType dtype) 
   std::vector<RowId> chosen;
   for (int64_t i = 0; i < kLength; ++i) {
     if (i == kSeeing) i = kLength - kSeeing;
-    chosen.push_back({0, i});
+    if (i < 2 || i >= kLength - 6) chosen.push_back({0, i});
     const int64_t first = std::max<int64_t>(0, i - kReach);
     ranges[2 * i] = static_cast<int32_t>(first);
     ranges[2 * i + 1] = static_cast<int32_t>(i + 1);
@@ -202,6 +202,7 @@ TEST(Far, K12_TokensTimesHeadsTimesDim) {
   int ran = 0;
   for (const Direction direction : {Direction::forward, Direction::backward}) {
     for (const Kernel* kernel : kernels_of(direction)) {
+      if (kernel->dtype_kv != DType::none) continue;  // its scales belong to sequences, not to tokens
       SCOPED_TRACE(kernel->name);
       CaseData data = data_for(*kernel, line);
       const RunResult close = run_kernel(shared_context(), kernel->name, data, direction, {2, Poison::nan});
