@@ -51,13 +51,14 @@ GTEST_OUTPUT=xml:${PROJECT_BINARY_DIR}/results/gtest/${test}.xml")
   endforeach()
 endfunction()
 
-# tilewise_script_test(<name> COMMAND script argument... [LABELS label...] [TIMEOUT s])
+# tilewise_script_test(<name> COMMAND script argument... [EMULATED] [LABELS label...] [TIMEOUT s])
 #
-# A script, run in the repository's root; $<TARGET_FILE:tilewise> gives it the command. Exit status 77 = skipped. If its
-# last line is "N passed, N failed[, N skipped]", scripts/test.sh counts those instead of one. Not for a cross build.
+# A script, run in the repository's root. Exit status 77 = skipped. If its last line is "N passed, N failed[, N skipped]",
+# scripts/test.sh counts those instead of one. A cross build leaves it out, unless it is EMULATED: it runs a program by
+# what tilewise_runnable gave, and there is an emulator.
 function(tilewise_script_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "COMMAND;LABELS")
-  if(CMAKE_CROSSCOMPILING)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "EMULATED" "TIMEOUT" "COMMAND;LABELS")
+  if(CMAKE_CROSSCOMPILING AND NOT (arg_EMULATED AND CMAKE_CROSSCOMPILING_EMULATOR))
     return()
   endif()
   if(NOT arg_LABELS)
@@ -68,4 +69,18 @@ function(tilewise_script_test name)
   endif()
   add_test(NAME ${name} COMMAND ${arg_COMMAND} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 77)
+endfunction()
+
+# tilewise_runnable(<variable> <target>): a path that runs the target's program on this machine; in a cross build that of
+# a script which calls the emulator.
+function(tilewise_runnable variable target)
+  set(path "$<TARGET_FILE:${target}>")
+  if(CMAKE_CROSSCOMPILING_EMULATOR)
+    list(JOIN CMAKE_CROSSCOMPILING_EMULATOR " " emulator)
+    set(path "${PROJECT_BINARY_DIR}/emulated/${target}")
+    file(GENERATE OUTPUT "${path}"
+      CONTENT "#!/bin/sh\nexec ${emulator} \"$<TARGET_FILE:${target}>\" \"$@\"\n"
+      FILE_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
+  endif()
+  set(${variable} "${path}" PARENT_SCOPE)
 endfunction()

@@ -6,6 +6,17 @@ say() { printf '== %s\n' "$*"; }
 die() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 1; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
+# Whether clang links a fuzzer: its runtime is a package of its own.
+clang_fuzzes() {
+  local program status=0
+  have clang++ || return 1
+  program=$(mktemp)
+  echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' |
+    clang++ -x c++ -fsanitize=fuzzer,address - -o "$program" 2>/dev/null || status=1
+  rm -f "$program"
+  return $status
+}
+
 # One job for each free GB of memory (the cgroup's limit counts too), at least 1, at most one for each processor.
 build_jobs() {
   local free_kb limit used jobs

@@ -3,6 +3,7 @@
 #   scripts/setup.sh            compiler, CMake, the libraries, Python, and OpenBLAS as a rival for the benchmarks
 #   scripts/setup.sh --tests    also what scripts/test.sh needs
 #   scripts/setup.sh --cross    also the aarch64 cross compiler and qemu-user
+#   scripts/setup.sh --fuzz     also clang with libFuzzer, where the system has it: without it setup succeeds too
 . "$(dirname "$0")/common.sh"
 
 missing=()
@@ -27,12 +28,13 @@ python_module() { python3 -c "import $1" 2>/dev/null; }
 python_headers() { python3 -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null; }
 compilers() { have "${CXX:-c++}" && have "${CC:-cc}"; }
 
-tests=0 cross=0
+tests=0 cross=0 fuzz=0
 for option in "$@"; do
   case $option in
     --tests) tests=1 ;;
     --cross) cross=1 ;;
-    *) die "unknown option $option; accepted: --tests, --cross" ;;
+    --fuzz) fuzz=1 ;;
+    *) die "unknown option $option; accepted: --tests, --cross, --fuzz" ;;
   esac
 done
 
@@ -63,27 +65,43 @@ probe() {
   fi
 }
 
+# What is worth having only: its absence is said where it is used.
+wanted() {
+  optional=()
+  if [ $fuzz = 1 ] && ! clang_fuzzes; then optional=(clang libclang-rt-dev); fi
+}
+
 probe
-if [ ${#missing[@]} = 0 ]; then
+wanted
+if [ ${#missing[@]} = 0 ] && [ ${#optional[@]} = 0 ]; then
   say "setup: nothing is missing"
   exit 0
 fi
-have apt-get || die "missing: ${missing[*]} (these are Debian's package names; this system has no apt-get, so install them yourself)"
+cannot() { # cannot WHY: an error where something needed is missing
+  [ ${#missing[@]} = 0 ] || die "missing: ${missing[*]}; $1"
+  say "setup: left out: ${optional[*]}; $1"
+  exit 0
+}
+have apt-get || cannot "these are Debian's package names; this system has no apt-get, so install them yourself"
 if [ "$(id -u)" = 0 ]; then
   as_root=()
 elif have sudo; then
   as_root=(sudo)
 else
-  die "missing: ${missing[*]}; run this as root or install sudo"
+  cannot "run this as root or install sudo"
 fi
 
-say "setup: apt-get installs ${missing[*]}"
+say "setup: apt-get installs" "${missing[@]}" "${optional[@]}"
 apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300)
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-quietly() { "$@" >"$log" 2>&1 </dev/null || { tail -n 20 "$log" >&2; die "failed: $*"; }; }
-quietly "${apt[@]}" update
-quietly "${apt[@]}" install --no-install-recommends "${missing[@]}"
+quietly() { "$@" >"$log" 2>&1 </dev/null; }
+quietly "${apt[@]}" update || { tail -n 20 "$log" >&2; cannot "apt-get update failed"; }
+install() { # install PACKAGE...
+  [ $# = 0 ] || quietly "${apt[@]}" install --no-install-recommends "$@" || { tail -n 20 "$log" >&2; return 1; }
+}
+install "${missing[@]}" || die "apt-get could not install ${missing[*]}"
+install "${optional[@]}" || say "setup: left out: ${optional[*]}; apt-get could not install them"
 
 probe
 [ ${#missing[@]} = 0 ] || die "still missing after the installation: ${missing[*]} (CMake must be 3.25 or later: Debian 12, Ubuntu 24.04)"

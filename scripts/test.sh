@@ -4,8 +4,8 @@
 #   python    the wheel, built into a fresh virtual environment, and its tests
 #   slow      the long ones of the release build
 #   install   the installed tree, the packages, and programs built against them
-#   sanitize  ASan and UBSan over the fast tests, TSan over the threaded ones
-#   aarch64   cross build, the fast tests under qemu-user as a Cortex-A72 and as `max`
+#   sanitize  ASan and UBSan over the fast tests, TSan over the threaded ones, and 20 s of the fuzzer where clang has libFuzzer
+#   aarch64   cross build, the fast tests and those of the command under qemu-user as a Cortex-A72 and as `max`
 # The default is fast and python; --all, --ci and CI=true mean all of them. The last line is the sum: N passed, N failed, N skipped.
 . "$(dirname "$0")/common.sh"
 
@@ -72,6 +72,24 @@ tier_sanitize() {
   if setarch -R true 2>/dev/null; then runner=(setarch -R); fi
   build tsan --target threads_tests && check tsan build-tsan -L threads --no-tests=error
   runner=()
+  fuzz
+}
+fuzz() {
+  if ! clang_fuzzes; then
+    say "fuzz: not run, for want of clang with libFuzzer (Debian: clang, libclang-rt-dev)"
+    count fuzz 0 0 1 0
+    return
+  fi
+  build fuzz --target safetensors_fuzz || return
+  local start=$SECONDS found=build-fuzz/found
+  say "fuzz: test"
+  mkdir -p "$found"
+  if timeout 120 build-fuzz/bin/safetensors_fuzz -max_total_time=20 -artifact_prefix="$found/" -print_final_stats=1 \
+    "$found" tests/cases/onnx 2>&1 | tail -n 12; then
+    count fuzz 1 0 0 $((SECONDS - start))
+  else
+    count fuzz 0 1 0 $((SECONDS - start))
+  fi
 }
 tier_aarch64() {
   if [ "$(uname -m)" = aarch64 ]; then
@@ -84,6 +102,7 @@ tier_aarch64() {
 
 setup=(--tests)
 case " ${tiers[*]} " in *" aarch64 "*) setup+=(--cross) ;; esac
+case " ${tiers[*]} " in *" sanitize "*) setup+=(--fuzz) ;; esac
 scripts/setup.sh "${setup[@]}"
 runner=()
 for tier in "${tiers[@]}"; do "tier_$tier" || true; done

@@ -186,12 +186,14 @@ class Refusals(Command):
         self.refused(self.attend(qkv(), "--device", "cuda:5000"), CANNOT_RUN, "CUDA")
 
     def test_every_kernel_says_why(self):
-        """More reasons than a message of the C border holds."""
+        """With CUDA kernels in the build, more reasons than a message of the C border holds."""
         listed = self.run_words("plan", "--explain", "--device", "cpu", "--head-dim", "577")
         kernels = set(re.findall(r"\bforward_\w+", listed.stdout))
         done = self.run_words("plan", "--device", "cpu", "--head-dim", "577")
         self.refused(done, CANNOT_RUN, "up to 576; the larger is 577")
-        self.assertGreater(len(done.stderr), 4096)
+        if any("_simt_" in name for name in kernels):
+            self.assertGreater(len(done.stderr), 4096)
+        self.assertGreater(len(kernels), 4)
         self.assertEqual(kernels - set(re.findall(r"\bforward_\w+", done.stderr)), set())
 
     def test_workspace_limit_names_every_kernel(self):

@@ -1,12 +1,14 @@
-// Faults of other kernels that a single case line cannot show: equal bits of two problems, strides beyond 32
-// bits, time. The lines are in cases/faults.txt; numbers are the records' of the guides.
+// Faults of other kernels that a single case line cannot show: equal bits of two problems, time. The lines
+// are in cases/faults.txt; numbers are the records' of the guides.
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <ctime>
 #include <map>
+#include <optional>
+#include <thread>
 
 #include "core/text.h"
 #include "reference/elements.h"
@@ -153,6 +155,30 @@ TEST(Faults, P05_AnotherOffsetDropsOthersTheSameOneRepeats) {
   }
 }
 
+// Threads that keep the processors and their caches busy while it lives.
+class Load {
+ public:
+  explicit Load(int threads) {
+    for (int n = 0; n < threads; ++n) {
+      threads_.emplace_back([this] {
+        std::vector<uint64_t> block(1 << 17, 1);
+        for (uint64_t sum = 0; !stop_;) {
+          for (uint64_t& x : block) sum += x = sum * 5 + 3;
+        }
+      });
+    }
+  }
+  ~Load() {
+    stop_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::vector<std::thread> threads_;
+};
+
+// The later half on a machine that is busy with something else.
 TEST(Faults, Q01_AHundredBackwardsAreEqual) {
   const Case c = parsed(
       "name=hundred heads_q=4 heads_kv=2 seqlen_q=70 seqlen_kv=150 head_dim=16 dtype=f32 "
@@ -169,7 +195,9 @@ TEST(Faults, Q01_AHundredBackwardsAreEqual) {
     ASSERT_EQ(result.failure, "");
     if (!result.ran) continue;
     const auto bits = output_bits(data, Direction::backward, answer);
+    std::optional<Load> load;
     for (int n = 0; n < 100; ++n) {
+      if (n == 50) load.emplace(3);
       run_kernel(shared_context(), kernel->name, data, Direction::backward, {4, Poison::nan});
       ASSERT_EQ(first_difference(data, Direction::backward, answer, bits), "") << "run " << n;
     }
@@ -221,133 +249,11 @@ TEST(Faults, Q05_ASequenceDoesNotDependOnItsNeighbours) {
   EXPECT_GT(ran, 1);
 }
 
-// Memory that is there only where it is touched.
-class SparseMemory {
- public:
-  explicit SparseMemory(size_t bytes) : bytes_(bytes) {
-    void* at =
-        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    data_ = at == MAP_FAILED ? nullptr : at;
-  }
-  ~SparseMemory() {
-    if (data_ != nullptr) munmap(data_, bytes_);
-  }
-  SparseMemory(const SparseMemory&) = delete;
-  SparseMemory& operator=(const SparseMemory&) = delete;
-  void* data() const { return data_; }
-
- private:
-  size_t bytes_;
-  void* data_;
-};
-
-// One tensor at a time gets strides whose offsets pass 2^31 and 2^32 elements; the answer may not change.
-TEST(Faults, K_StridesBeyond32Bits) {
-  constexpr int64_t kStride = 0x60000001;  // three rows or sequences: the last one lies past 2^31 and 2^32
-  const Case c = parsed(
-      "name=huge batch=3 heads_q=2 heads_kv=1 seqlen_q=3 seqlen_kv=4 head_dim=8 mask=b1qk:random:0.7 "
-      "bias=bhqk:random dtype=f32 poison_unseen=0");
-  using Member = tilewise_tensor tilewise_tensors::*;
-  struct Subject {
-    const char* name;
-    Member member;
-    CaseTensor CaseData::*tensor;
-    int dimension;  // that is spread
-  };
-  const Subject subjects[] = {
-      {"q", &tilewise_tensors::q, &CaseData::q, 0},
-      {"q rows", &tilewise_tensors::q, &CaseData::q, 1},
-      {"k", &tilewise_tensors::k, &CaseData::k, 0},
-      {"k rows", &tilewise_tensors::k, &CaseData::k, 1},
-      {"v rows", &tilewise_tensors::v, &CaseData::v, 1},
-      {"v", &tilewise_tensors::v, &CaseData::v, 0},
-      {"o", &tilewise_tensors::o, &CaseData::o, 0},
-      {"o rows", &tilewise_tensors::o, &CaseData::o, 1},
-      {"bias", &tilewise_tensors::bias, &CaseData::bias, 0},
-      {"bias rows", &tilewise_tensors::bias, &CaseData::bias, 2},
-      {"mask", &tilewise_tensors::mask, &CaseData::mask, 0},
-      {"mask rows", &tilewise_tensors::mask, &CaseData::mask, 2},
-      {"dout rows", &tilewise_tensors::dout, &CaseData::dout, 1},
-      {"dq rows", &tilewise_tensors::dq, &CaseData::dq, 1},
-      {"dk rows", &tilewise_tensors::dk, &CaseData::dk, 1},
-      {"dv", &tilewise_tensors::dv, &CaseData::dv, 0},
-      {"dbias", &tilewise_tensors::dbias, &CaseData::dbias, 0},
-      {"lse", &tilewise_tensors::lse, &CaseData::lse, 0},
-  };
-  SparseMemory memory(size_t{4} * 4 * kStride);
-  if (memory.data() == nullptr) GTEST_SKIP() << "no address space for 24 GB of sparse memory";
-  int ran = 0;
-  for (const Direction direction : {Direction::forward, Direction::backward}) {
-    for (const Kernel* kernel : kernels_of(direction)) {
-      CaseData data(c, DType::f32, 5);
-      const Expectation forward_answer = expect_forward(data.params(Direction::forward));
-      data.set_forward_result(forward_answer);
-      const RunResult plain = run_kernel(shared_context(), kernel->name, data, direction);
-      ASSERT_EQ(plain.failure, "") << kernel->name;
-      if (!plain.ran) continue;
-      for (const Subject& subject : subjects) {
-        SCOPED_TRACE(cat(kernel->name, ", huge stride of ", subject.name));
-        Tensors tensors = data.tensors(direction);
-        tilewise_tensor& spread = tensors.*subject.member;
-        if (spread.dtype == TILEWISE_NONE) continue;
-        const CaseTensor& compact = data.*subject.tensor;
-        const auto size = static_cast<size_t>(element_bytes(compact.dtype()));
-        spread.data = memory.data();
-        spread.stride[subject.dimension] = kStride;
-        const auto at = [&](const std::vector<int64_t>& index) {
-          int64_t offset = 0;
-          for (int n = 0; n < spread.rank; ++n) offset += index[static_cast<size_t>(n)] * spread.stride[n];
-          return static_cast<std::byte*>(memory.data()) + static_cast<size_t>(offset) * size;
-        };
-        const bool is_input = (spread.flags & TILEWISE_READ_ONLY) != 0;
-        const auto* from = static_cast<const std::byte*>(compact.data());
-        for_each_element(compact.view(), [&](const std::vector<int64_t>& index, int64_t offset, int64_t) {
-          if (is_input) std::memcpy(at(index), from + static_cast<size_t>(offset) * size, size);
-        });
-        Problem problem = data.problem(direction);
-        problem.alignment = 4;
-        Limits limits;
-        limits.kernel = kernel->name;
-        const auto plan = tilewise::plan(problem, shared_context().context(), limits);
-        ASSERT_TRUE(plan.ok()) << plan.status().message();
-        Workspace workspace(*plan);
-        // What the plain run gave, and what is left of it after the outputs have been overwritten.
-        const auto outputs = data.outputs(direction);
-        std::vector<std::vector<float>> right;
-        for (const auto& [name, tensor] : outputs) right.push_back(values_of(*tensor));
-        const Status status = direction == Direction::forward
-                                  ? forward(shared_context().context(), *plan, tensors, workspace)
-                                  : backward(shared_context().context(), *plan, tensors, workspace);
-        ASSERT_TRUE(status.ok()) << status.message();
-        ++ran;
-        for (size_t n = 0; n < outputs.size(); ++n) {
-          std::vector<float> got;
-          const bool moved = outputs[n].second == &(data.*subject.tensor) && !is_input;
-          for_each_element(outputs[n].second->view(),
-                           [&](const std::vector<int64_t>& index, int64_t offset, int64_t) {
-                             float x = 0.0f;
-                             const auto* here = static_cast<const std::byte*>(outputs[n].second->data()) +
-                                                static_cast<size_t>(offset) * 4;
-                             std::memcpy(&x, moved ? at(index) : here, sizeof x);
-                             got.push_back(x);
-                           });
-          EXPECT_EQ(got, right[n]) << outputs[n].first;
-        }
-      }
-    }
-  }
-  EXPECT_GT(ran, 10);
-}
-
-// Processor time, which a busy machine does not stretch; the fastest of some runs.
+// Processor time of a run, which a busy machine does not stretch; below 0 where the kernel refuses.
 double seconds_of(const Kernel& kernel, CaseData& data) {
-  double best = 1e9;
-  for (int n = 0; n < 9; ++n) {
-    const std::clock_t start = std::clock();
-    if (!run_kernel(shared_context(), kernel.name, data, Direction::forward).ran) return -1.0;
-    best = std::min(best, static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
-  }
-  return best;
+  const std::clock_t start = std::clock();
+  if (!run_kernel(shared_context(), kernel.name, data, Direction::forward).ran) return -1.0;
+  return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
 }
 
 TEST(Faults, C15_HiddenKeysAreNotSlow) {
@@ -356,10 +262,14 @@ TEST(Faults, C15_HiddenKeysAreNotSlow) {
       hidden(parsed(line + "minus:0.9:1e30"), DType::f32, 5);
   for (const Kernel* kernel : kernels_of(Direction::forward)) {
     if (kernel->target == Target::reference) continue;
-    const double usual = seconds_of(*kernel, open);
-    if (usual < 0) continue;
-    // Denormal weights cost a factor of 100 where this happened; 4 leaves room for a busy machine.
-    EXPECT_LT(seconds_of(*kernel, hidden), 4.0 * usual) << kernel->name;
+    // The fastest of runs that take turns: as few as show it.
+    double usual = 1e9, slow = 1e9;
+    for (int n = 0; n < 60 && (n < 3 || slow >= 2.0 * usual) && usual >= 0.0; ++n) {
+      usual = std::min(usual, seconds_of(*kernel, open));
+      slow = std::min(slow, seconds_of(*kernel, hidden));
+    }
+    if (usual < 0.0) continue;
+    EXPECT_LT(slow, 2.0 * usual) << kernel->name;
   }
 }
 

@@ -135,24 +135,50 @@ TEST(EveryKernel, EachOneRunsThePlainProblem) {
   }
 }
 
-// Lengths 1 to 2 tiles + 1, each with an equal, a shorter and a longer key side, as one packed problem.
-TEST(EveryKernel, EveryLengthRoundTwoTiles) {
-  constexpr int64_t kLongest = 2 * 64 + 1;
-  for (const char* mask : {"", " causal=bottom-right", " window=9,3"}) {
+// Every length from 1 to 2 tiles of keys + 1, with an equal, a shorter and a longer key side, as packed
+// problems: one up to what form small holds, one of the last length.
+struct Lengths {
+  int turn;
+  DType dtype;
+};
+
+class EveryLength : public testing::TestWithParam<Lengths> {};
+
+TEST_P(EveryLength, RoundTwoTilesAgreesWithTheOracle) {
+  constexpr int64_t kLongest = 2 * 96 + 1;
+  constexpr const char* kMasks[] = {"", " causal=bottom-right", " window=9,3"};
+  const int turn = GetParam().turn;
+  for (const auto& [first, last] : {std::pair{int64_t{1}, kLongest - 1}, std::pair{kLongest, kLongest}}) {
     std::string cu_q = "0", cu_kv = "0";
     int64_t q = 0, kv = 0;
-    for (int64_t n = 1; n <= kLongest; ++n) {
+    for (int64_t n = first; n <= last; ++n) {
+      // Over the three turns each length of q meets each of the three, and each length of keys comes up.
+      const int64_t keys[] = {n, last + first - n, (n + 1) / 2};
       q += n;
-      kv += n % 3 == 0 ? n : (n % 3 == 1 ? kLongest + 1 - n : (n + 1) / 2);
+      kv += keys[(n + turn) % 3];
       cu_q += cat(",", q);
       cu_kv += cat(",", kv);
     }
-    const auto c =
-        parse_case(cat("name=lengths head_dim=8 cu_seqlens_q=", cu_q, " cu_seqlens_kv=", cu_kv, mask));
+    const auto c = parse_case(
+        cat("name=lengths head_dim=8 cu_seqlens_q=", cu_q, " cu_seqlens_kv=", cu_kv, kMasks[turn]));
     ASSERT_TRUE(c.ok());
-    check_case(*c, DType::f32, run_seed());
+    check_case(*c, GetParam().dtype, run_seed());
   }
 }
+
+// An emulator takes half a minute over each: it gets every second one, which is every turn and both dtypes.
+std::vector<Lengths> all_lengths() {
+  std::vector<Lengths> all{{0, DType::f32},  {1, DType::f32},  {2, DType::f32},
+                           {0, DType::bf16}, {1, DType::bf16}, {2, DType::bf16}};
+#ifdef TILEWISE_EMULATED
+  for (size_t n = 1; n < all.size(); ++n) all.erase(all.begin() + static_cast<int64_t>(n));
+#endif
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Turns, EveryLength, testing::ValuesIn(all_lengths()), [](const auto& lengths) {
+  return cat(name_of(lengths.param.dtype), "_", lengths.param.turn);
+});
 
 }  // namespace
 }  // namespace tilewise

@@ -1,6 +1,8 @@
 // Long problems, both sides of each power of two, held against the oracle at chosen rows and keys.
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "core/text.h"
 #include "tests/support/kernel_run.h"
 
@@ -24,7 +26,10 @@ std::vector<RowId> spread_rows(int64_t batch, int64_t rows, int64_t count) {
   return chosen;
 }
 
-void check(const std::string& line, uint64_t seed) {
+// The planner's choice alone, or with it every kernel but the reference.
+enum class Which { choice, all };
+
+void check(const std::string& line, uint64_t seed, Which which = Which::all) {
   SCOPED_TRACE(cat(line, " seed ", seed));
   auto c = parse_case(line);
   ASSERT_TRUE(c.ok()) << c.status().message();
@@ -34,9 +39,8 @@ void check(const std::string& line, uint64_t seed) {
   const auto queries = spread_rows(sizes.batch, sizes.seqlen_q, 24);
   const auto keys = spread_rows(sizes.batch, sizes.seqlen_kv, 24);
   const Expectation forward_answer = expect_forward(data.params(Direction::forward), queries);
-  std::vector<std::byte> first_o;
   for (const Kernel* kernel : kernels_of(Direction::forward)) {
-    if (kernel->target == Target::reference) continue;
+    if (kernel->target == Target::reference || which == Which::choice) continue;
     SCOPED_TRACE(kernel->name);
     const RunResult result =
         run_kernel(shared_context(), kernel->name, data, Direction::forward, {2, Poison::nan});
@@ -48,14 +52,18 @@ void check(const std::string& line, uint64_t seed) {
   // The planner's forward gives the backward its o and lse.
   const RunResult chosen = run_kernel(shared_context(), nullptr, data, Direction::forward, {2, Poison::nan});
   ASSERT_EQ(chosen.failure, "");
+  const Comparison chosen_worst = compare_outputs(data, Direction::forward, forward_answer);
+  EXPECT_TRUE(chosen_worst.passed()) << chosen_worst.text;
   if (!c->backward) return;
   data.poison_outputs(Direction::backward, Poison::nan);
   const Expectation answer = expect_backward(data.params(Direction::backward), queries, keys);
+  std::vector<const char*> names{nullptr};
   for (const Kernel* kernel : kernels_of(Direction::backward)) {
-    if (kernel->target == Target::reference) continue;
-    SCOPED_TRACE(kernel->name);
-    const RunResult result =
-        run_kernel(shared_context(), kernel->name, data, Direction::backward, {2, Poison::nan});
+    if (kernel->target != Target::reference && which == Which::all) names.push_back(kernel->name);
+  }
+  for (const char* name : names) {
+    SCOPED_TRACE(name != nullptr ? name : "the planner's choice");
+    const RunResult result = run_kernel(shared_context(), name, data, Direction::backward, {2, Poison::nan});
     ASSERT_EQ(result.failure, "");
     if (!result.ran) continue;
     const Comparison worst = compare_outputs(data, Direction::backward, answer);
@@ -92,6 +100,49 @@ TEST(Large, GroupsAndHeadDims) {
   check("name=gqa heads_q=8 heads_kv=2 seqlen_q=2000 head_dim=128 causal=bottom-right dtype=f32 dlse=1",
         run_seed());
   check("name=d256 heads_q=2 seqlen_q=1500 head_dim=256 dtype=bf16", run_seed());
+}
+
+// Faults of other kernels at their records' lengths (numbers as in cases/faults.txt).
+TEST(Large, F04_AWindowOfEveryEarlierKeyIsCausalBitForBit) {
+  const std::string sizes = "name=window seqlen_q=16384 head_dim=128 dtype=f16 poison_unseen=0 ";
+  CaseData causal(parsed(sizes + "causal=bottom-right"), DType::f16, 5),
+      window(parsed(sizes + "window=16383,0"), DType::f16, 5);
+  for (const Direction direction : {Direction::forward, Direction::backward}) {
+    for (CaseData* data : {&causal, &window}) {  // the backward on o and lse of the forward
+      ASSERT_EQ(run_kernel(shared_context(), nullptr, *data, direction, {2, Poison::nan}).failure, "");
+    }
+    const auto a = causal.outputs(direction), b = window.outputs(direction);
+    for (size_t n = 0; n < a.size(); ++n) {
+      EXPECT_EQ(std::memcmp(a[n].second->memory(), b[n].second->memory(),
+                            static_cast<size_t>(a[n].second->memory_bytes())),
+                0)
+          << a[n].first;
+    }
+  }
+}
+
+TEST(Large, E09_ChunksOfALongPrefill) {
+  for (const int64_t start : {0, 700, 1399}) {
+    check(cat("name=chunk heads_q=2 seqlen_q=512 seqlen_kv=2000 head_dim=64 causal=bottom-right dtype=f32 "
+              "q_offset=",
+              start),
+          run_seed());
+  }
+}
+
+TEST(Large, F08_AWindowOf1024) {
+  check("name=window heads_q=4 seqlen_q=2048 head_dim=64 window=1024,0 dtype=f16", run_seed());
+  check("name=window heads_q=64 seqlen_q=2048 head_dim=64 window=1024,0 dtype=f16", run_seed(),
+        Which::choice);
+}
+
+TEST(Large, L01_CausalAndABiasOfDistances) {
+  check("name=distance seqlen_q=1025 head_dim=64 dtype=bf16 causal=bottom-right bias=11qk:qk:1", run_seed());
+}
+
+TEST(Large, O05_TheBackwardOfASoftcapReturns) {
+  check("name=softcap batch=2 heads_q=32 seqlen_q=1024 head_dim=128 causal=bottom-right softcap=10 dtype=f16",
+        run_seed(), Which::choice);
 }
 
 }  // namespace

@@ -44,6 +44,17 @@ TEST(Faults, G06_NoHeadDimIsAnErrorNotASignal) {
   EXPECT_NE(status.message().find("head_dim"), std::string::npos) << status.message();
 }
 
+TEST(Faults, I_AHeadDimThatNobodyTakesIsNamed) {
+  for (const bool of_v : {false, true}) {
+    const Status status = plan_status(
+        "name=dim", of_v ? [](Problem* p) { p->head_dim_v = 577; } : [](Problem* p) { p->head_dim = 577; });
+    EXPECT_EQ(status.code(), Code::unsupported);
+    EXPECT_NE(status.message().find("takes head_dim and head_dim_v up to 576; the larger is 577"),
+              std::string::npos)
+        << status.message();
+  }
+}
+
 TEST(Faults, J_HeadsThatDoNotDivideAreAnError) {
   const Status status = plan_status("name=heads heads_q=4", [](Problem* p) { p->heads_kv = 3; });
   EXPECT_EQ(status.code(), Code::invalid);

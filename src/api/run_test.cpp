@@ -173,8 +173,14 @@ TEST(Run, OverheadOfAPlannedCall) {
   auto plan = tilewise::plan(*problem, context, limits);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   Workspace workspace(*plan);
-  double best = 1e9;
-  for (int round = 0; round < 50; ++round) {
+#if defined(NDEBUG) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && \
+    !defined(TILEWISE_EMULATED)
+  constexpr double kMost = 2.0;
+#else
+  constexpr double kMost = 200.0;
+#endif
+  double best = 1e9;  // of rounds enough for a quiet one on a busy machine
+  for (int round = 0; round < 50 || (round < 2000 && best >= kMost); ++round) {
     const auto start = std::chrono::steady_clock::now();
     for (int i = 0; i < 100; ++i) ASSERT_TRUE(forward(context, *plan, call.t, workspace).ok());
     const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - start;
@@ -182,7 +188,7 @@ TEST(Run, OverheadOfAPlannedCall) {
   }
   RecordProperty("overhead_microseconds", std::to_string(best));
   std::printf("overhead of a planned call: %.3f us\n", best);
-  EXPECT_LT(best, 200.0);  // 2 us is the aim; sanitizers and busy machines take more
+  EXPECT_LT(best, kMost);
 }
 
 }  // namespace

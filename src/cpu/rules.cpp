@@ -210,7 +210,8 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
                       static_cast<double>(problem.heads_q / std::max<int64_t>(problem.heads_kv, 1));
   const double key_heads = full_sequences(problem) * static_cast<double>(problem.heads_kv);
   double work = operations(problem) / kFusedEfficiency;
-  double beside = key_heads * std::ceil(rows / schedule.tile_m) * schedule.tile_m * kLaneSeconds;  // seconds of one core
+  // Seconds of one core.
+  double beside = key_heads * std::ceil(rows / schedule.tile_m) * schedule.tile_m * kLaneSeconds;
   Problem full = problem;  // where every pair is computed, hidden or not
   full.causal = 0;
   full.window_left = full.window_right = -1;

@@ -68,6 +68,22 @@ TEST(CpuRules, EachFormWhereItWasMeasuredFastest) {
   EXPECT_EQ(cheapest(Op::forward, 1, 4096), Form::rows);
 }
 
+TEST(CpuRules, HeadDimsEndAt576) {
+  for (const Kernel& kernel : cpu_kernels()) {
+    Problem p = problem(kernel.op, 16, 16);
+    p.dtype_q = static_cast<int32_t>(kernel.dtype == DType::none ? DType::f32 : kernel.dtype);
+    p.dtype_k = p.dtype_v = static_cast<int32_t>(kernel.stored_kv());
+    p.head_dim = p.head_dim_v = 576;
+    EXPECT_EQ(cpu::refuses(kernel, p, device()), "") << kernel.name;
+    const std::string beyond = "takes head_dim and head_dim_v up to 576; the larger is 577";
+    p.head_dim = 577;
+    EXPECT_EQ(cpu::refuses(kernel, p, device()), beyond) << kernel.name;
+    p.head_dim = 64;
+    p.head_dim_v = 577;
+    EXPECT_EQ(cpu::refuses(kernel, p, device()), beyond) << kernel.name;
+  }
+}
+
 TEST(CpuRules, SmallSaysWhatDoesNotFitItsTile) {
   const Kernel& forward = row(Op::forward, Form::small);
   EXPECT_EQ(cpu::refuses(forward, problem(Op::forward, 192, 192), device()), "");

@@ -47,7 +47,7 @@ int64_t length(Random& random, int scale) {
 
 int64_t head_dim(Random& random) {
   constexpr int64_t kCommon[] = {8, 16, 32, 64, 80, 128};
-  if (random.chance(0.03)) return random.integer(129, 320);
+  if (random.chance(0.03)) return random.integer(129, 576);
   return random.chance(0.5) ? kCommon[random.integer(0, 5)] : random.integer(1, 72);
 }
 
