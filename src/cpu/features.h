@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "tilewise/c.h"
 
@@ -12,6 +13,9 @@ namespace tilewise {
 
 // tilewise_isa bits that processor and operating system support both.
 uint64_t cpu_isa();
+
+// tilewise_device_info::bf16_dots of a processor with these bits, by its maker's name in CPUID.
+double bf16_dots_of(uint64_t isa, std::string_view vendor);
 
 // Physical cores within the affinity mask, within the cgroup's CPU quota (v1 and v2); at least 1.
 int usable_cores(const std::string& root = "");

@@ -24,6 +24,7 @@ constexpr IsaName kIsas[] = {
     {Target::scalar, TILEWISE_ISA_SCALAR, "any CPU"},
     {Target::avx2, TILEWISE_ISA_AVX2, "AVX2 with FMA and F16C"},
     {Target::avx512, TILEWISE_ISA_AVX512, "AVX-512 (F BW CD DQ VL)"},
+    {Target::avx512bf16, TILEWISE_ISA_AVX512BF16, "AVX-512 with BF16"},
     {Target::neon, TILEWISE_ISA_NEON, "NEON"},
 };
 
@@ -89,6 +90,7 @@ double relative_rate(Target target, uint64_t isa) {
 int64_t lanes_of(Target target) {
   switch (target) {
     case Target::avx512:
+    case Target::avx512bf16:
       return 16;
     case Target::avx2:
       return 8;

@@ -100,7 +100,7 @@ HWY_NOINLINE void ExponentialsMarked(float c, float* HWY_RESTRICT s, int64_t ld,
   }
 }
 
-HWY_NOINLINE void ColumnMaxima(const float* HWY_RESTRICT s, int64_t ld, int n, int width,
+inline HWY_NOINLINE void ColumnMaxima(const float* HWY_RESTRICT s, int64_t ld, int n, int width,
                                float* HWY_RESTRICT top) {
   const D d;
   for (int x = 0; x < width; x += kLanes) {
@@ -112,10 +112,11 @@ HWY_NOINLINE void ColumnMaxima(const float* HWY_RESTRICT s, int64_t ld, int n, i
 
 // Raises `top` to the tile's maximum in the lanes where that is higher by more than kSlack, and scales their
 // sums and columns of O^T down. A weight is at most 2^8 then, which costs fp32 nothing, and after its
-// first tiles a row is hardly ever scaled again. Each lane decides for itself.
+// first tiles a row is hardly ever scaled again. Each lane decides for itself. `norm`: a second sum, or null.
 template <bool kNatural>
 HWY_NOINLINE void RaiseTop(float c, const float* HWY_RESTRICT tile_top, float* HWY_RESTRICT top,
-                           float* HWY_RESTRICT sum, float* HWY_RESTRICT o, int64_t ld, int dim, int width) {
+                           float* HWY_RESTRICT sum, float* HWY_RESTRICT norm, float* HWY_RESTRICT o,
+                           int64_t ld, int dim, int width) {
   constexpr float kSlack = 8.0f;
   const Weights<kNatural> weights(c);
   const D d;
@@ -128,6 +129,7 @@ HWY_NOINLINE void RaiseTop(float c, const float* HWY_RESTRICT tile_top, float* H
     if (hn::AllTrue(d, hn::Eq(before, hn::Set(d, kNegativeInfinity)))) continue;  // sum and O are still 0
     const V factor = hn::IfThenElse(rises, weights.fall(before, after), hn::Set(d, 1.0f));
     hn::Store(hn::Mul(hn::Load(d, sum + x), factor), d, sum + x);
+    if (norm) hn::Store(hn::Mul(hn::Load(d, norm + x), factor), d, norm + x);
     for (int row = 0; row < dim; ++row) {
       float* at = o + row * ld + x;
       hn::Store(hn::Mul(hn::Load(d, at), factor), d, at);
@@ -143,7 +145,7 @@ HWY_INLINE void Multiply(float* HWY_RESTRICT x, const float* HWY_RESTRICT by, in
 
 // O^T += V^T P^T element by element over what each lane sees: the bits of the tile product, without its 0 *
 // NaN.
-HWY_NOINLINE void SeenProduct(int dim, int n, const float* HWY_RESTRICT v, int64_t v_stride,
+inline HWY_NOINLINE void SeenProduct(int dim, int n, const float* HWY_RESTRICT v, int64_t v_stride,
                               const float* HWY_RESTRICT p, int64_t ld, float* HWY_RESTRICT o, int width) {
   const D d;
   const hn::RebindToSigned<D> di;

@@ -69,6 +69,7 @@ class StandardRun {
             w.o_t + i * m * p_.head_dim_v,
             w.top + i * m,
             w.sum + i * m,
+            w.sum + i * m,
             static_cast<int>(m),
             false,
             false};

@@ -1,0 +1,245 @@
+// The forward's products by dots of bf16 pairs (AVX512-BF16): an element is two numbers of bf16, the first in
+// its lower half, and one instruction adds both of their products to fp32.
+//
+//   S^T = K Q^T        pairs of dims: K's as they lie, Q^T packed in pairs
+//   O^T += V^T P^T     pairs of keys (2 i, 2 i + 1), counted from the sequence's first: V interleaved once for
+//                      all blocks of a task, P^T rounded to bf16 once its weights are added up
+//
+// What an odd head dim or a run of keys leaves open in a pair is zero on both sides. Because P is rounded, O
+// is divided by the sum of the rounded weights (`norm`), so that a row with one weight that matters keeps
+// its value; lse is of the sum before. The instruction takes denormal numbers for zeros and flushes them.
+
+namespace tilewise::cpu {
+namespace HWY_NAMESPACE {
+
+using Pair = uint32_t;
+using DPair = hn::ScalableTag<Pair>;
+using VPair = hn::Vec<DPair>;
+constexpr Pair kOnes = 0x3f803f80;  // 1, 1
+
+// The instructions are named in assembly: nothing else may be compiled for a processor that has them.
+template <>
+struct Product<Pair> {
+  static HWY_INLINE void add(V& acc, VPair a, VPair b) {
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(acc.raw) : "v"(a.raw), "v"(b.raw));
+  }
+};
+
+// Two vectors of fp32, rounded to nearest even, as the lower and upper halves of pairs. -0 stays.
+HWY_INLINE VPair RoundToPairs(V lower, V upper) {
+  VPair halves;
+  __asm__("vcvtne2ps2bf16 %2, %1, %0" : "=v"(halves.raw) : "v"(upper.raw), "v"(lower.raw));
+  alignas(64) static constexpr uint16_t kInterleave[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,
+                                                           21, 6, 22, 7, 23, 8,  24, 9,  25, 10, 26,
+                                                           11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  return VPair{_mm512_permutexvar_epi16(_mm512_load_si512(kInterleave), halves.raw)};
+}
+
+// Bits of `n` bf16 numbers, zeros up to a multiple of 16 pairs; an odd last one stands beside a zero.
+HWY_INLINE void CopyRow(Pair* HWY_RESTRICT to, const uint16_t* HWY_RESTRICT from, int64_t n) {
+  const DPair d;
+  int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes)
+    hn::Store(VPair{_mm512_loadu_si512(from + i)}, d, to + i / 2);
+  if (i == n) return;
+  const auto rest = static_cast<__mmask32>((uint32_t{1} << (n - i)) - 1);
+  hn::Store(VPair{_mm512_maskz_loadu_epi16(rest, from + i)}, d, to + i / 2);
+}
+
+// to[c] = (even[c], odd[c]), zeros where a row is null.
+HWY_INLINE void InterleaveRows(Pair* HWY_RESTRICT to, const uint16_t* even, const uint16_t* odd, int64_t n) {
+  const DPair d;
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const auto live = static_cast<__mmask16>(n - i >= kLanes ? 0xffff : (1u << (n - i)) - 1);
+    const auto half = [&](const uint16_t* from) HWY_ATTR {
+      return from ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(live, from + i)) : _mm512_setzero_si512();
+    };
+    const __m512i upper = _mm512_slli_epi32(half(odd), 16);
+    hn::Store(VPair{_mm512_or_si512(half(even), upper)}, d, to + i);
+  }
+}
+
+// Calls visit(j, row) for keys [j0, j0 + n) of a sequence, wherever they lie.
+template <class Visit>
+HWY_INLINE void VisitKeys(const ForwardParams& p, const RowTensor& t, const Sequence& s, int64_t b,
+                          int64_t head, int64_t j0, int n, const Visit& visit) {
+  for (int64_t j = j0; j < j0 + n;) {
+    const KeyRun run = key_run(p, s, b, j, j0 + n - j);
+    const uint16_t* row = static_cast<const uint16_t*>(t.data) + t.at(run.block, run.row, head);
+    for (const int64_t end = j + run.count; j < end; ++j, row += t.row_stride) visit(j, row);
+  }
+}
+
+// One row of pairs, of two rows of weights and of `keep` (or null); `total` is added to.
+template <int kVectors, bool kLower, bool kUpper>
+HWY_INLINE void PairRow(const float* weights, const float* keep, int64_t ld, Pair* to, V* HWY_RESTRICT total) {
+  const D d;
+  const DPair dp;
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    // Where the first key stands alone it is the upper half.
+    const auto pairs = [&](const float* tile) HWY_ATTR {
+      const float* first = tile + v * kLanes;
+      return RoundToPairs(kLower ? hn::Load(d, first) : hn::Zero(d),
+                          kUpper ? hn::Load(d, kLower ? first + ld : first) : hn::Zero(d));
+    };
+    VPair p = pairs(weights);
+    Product<Pair>::add(total[v], p, hn::Set(dp, kOnes));
+    if (keep) {
+      const __mmask32 dropped = _mm512_cmpeq_epi16_mask(pairs(keep).raw, _mm512_setzero_si512());
+      const __m512i sign = _mm512_and_si512(p.raw, _mm512_set1_epi16(static_cast<int16_t>(0x8000)));
+      p.raw = _mm512_mask_mov_epi16(p.raw, dropped, sign);
+    }
+    hn::Store(p, dp, to + v * kLanes);
+  }
+}
+
+// P^T of n rows from key j0 on, in place: row i becomes pairs of the i-th pair of keys. Adds the rounded
+// weights to `norm`. Where `keep` (its tile, or null) is 0 they become 0, or -0 if they were: what
+// ExponentialsMarked hid stays marked.
+template <int kVectors>
+HWY_NOINLINE void PairColumns(float* s, int64_t ld, int64_t j0, int n, const float* keep,
+                              float* HWY_RESTRICT norm) {
+  const D d;
+  V total[kVectors];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) total[v] = hn::Zero(d);
+  auto* to = reinterpret_cast<Pair*>(s);
+  const auto kept = [&](int64_t row) HWY_ATTR { return keep ? keep + row * ld : nullptr; };
+  int64_t row = 0;
+  if (j0 & 1) {
+    PairRow<kVectors, false, true>(s, keep, ld, to, total);
+    row = 1;
+    to += ld;
+  }
+  for (; row + 2 <= n; row += 2, to += ld)
+    PairRow<kVectors, true, true>(s + row * ld, kept(row), ld, to, total);
+  if (row < n) PairRow<kVectors, true, false>(s + row * ld, kept(row), ld, to, total);
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    float* at = norm + v * kLanes;
+    hn::Store(hn::Add(hn::Load(d, at), total[v]), d, at);
+  }
+}
+
+// SeenProduct of pairs.
+inline HWY_NOINLINE void SeenPairs(int dim, int n, const Pair* HWY_RESTRICT v, int64_t v_stride,
+                            const Pair* HWY_RESTRICT p, int64_t ld, float* HWY_RESTRICT o, int width) {
+  const D d;
+  const DPair dp;
+  const __m512i hidden = _mm512_set1_epi16(static_cast<int16_t>(0x8000)), one = _mm512_set1_epi16(0x3f80),
+                infinity = _mm512_set1_epi16(0x7f80), magnitude = _mm512_set1_epi16(0x7fff);
+  for (int x = 0; x < width; x += kLanes) {
+    for (int c = 0; c < dim; ++c) {
+      V acc = hn::Zero(d);
+      for (int j = 0; j < n; ++j) {
+        const VPair weight = hn::Load(dp, p + j * ld + x), value = hn::Set(dp, v[j * v_stride + c]);
+        const __mmask32 seen = _mm512_cmpneq_epi16_mask(weight.raw, hidden);
+        // A weight that underflowed was no zero: its product with an infinity is one.
+        const __mmask32 infinite = _mm512_mask_cmpeq_epi16_mask(
+            _mm512_cmpeq_epi16_mask(weight.raw, _mm512_setzero_si512()),
+            _mm512_and_si512(value.raw, magnitude), infinity);
+        Product<Pair>::add(acc, VPair{_mm512_maskz_mov_epi16(seen, value.raw)},
+                           VPair{_mm512_mask_mov_epi16(weight.raw, infinite, one)});
+      }
+      float* at = o + c * ld + x;
+      hn::Store(hn::Add(acc, hn::Load(d, at)), d, at);
+    }
+  }
+}
+
+struct PairProducts {
+  using Element = Pair;
+  static constexpr int kUnit = 2;
+  static constexpr bool kRounded = true;
+
+  static int64_t pitch(int64_t dim) { return multiple_of(kLanes, (dim + 1) / 2); }
+
+  static void Pack(const ForwardBlock& block, const ForwardParams& p, float factor, const ForwardScratch& w,
+                   const ForwardSizes&) {
+    const DPair d;
+    const Lanes& lanes = *block.lanes;
+    const int64_t dim = p.head_dim, ld = pitch(dim);
+    auto* rows = reinterpret_cast<Pair*>(w.rows);
+    for (int r = 0; r < block.width; ++r) {
+      Pair* row = rows + r * ld;
+      if (r >= lanes.count || lanes.sees_nothing(r)) {
+        std::fill_n(row, ld, Pair{0});
+        continue;
+      }
+      CopyRow(row, static_cast<const uint16_t*>(p.q.data) + row_offset(p.q, lanes, r), dim);
+      if (factor < 0.0f) {
+        for (int64_t i = 0; i < ld; i += kLanes)
+          hn::Store(hn::Xor(hn::Load(d, row + i), hn::Set(d, 0x80008000u)), d, row + i);
+      } else if (factor == 0.0f) {
+        for (int64_t i = 0; i < ld; ++i) row[i] = ZeroTimes(row[i]);
+      }
+    }
+    for (int r = 0; r < block.width; r += kLanes) {
+      for (int64_t c = 0; c < ld; c += kLanes)
+        Transpose16<false, false>(w.rows + r * ld + c, ld, block.q_t + c * block.width + r, block.width,
+                                  hn::Zero(D()), kLanes);
+    }
+  }
+
+  static const Pair* Keys(const ForwardParams& p, const Sequence& s, int64_t b, int64_t head, int64_t j0,
+                          int n, const ForwardScratch& w, const ForwardSizes&, bool, int64_t* stride) {
+    auto* tile = reinterpret_cast<Pair*>(w.k_tile);
+    const int64_t dim = p.head_dim, ld = *stride = pitch(dim);
+    VisitKeys(p, p.k, s, b, head, j0, n,
+              [&](int64_t j, const uint16_t* row) HWY_ATTR { CopyRow(tile + (j - j0) * ld, row, dim); });
+    return tile;
+  }
+  static const Pair* Values(const ForwardParams& p, const Sequence& s, int64_t b, int64_t head, int64_t j0,
+                            int n, const ForwardScratch& w, const ForwardSizes& sizes, bool, int64_t* stride) {
+    auto* tile = reinterpret_cast<Pair*>(w.v_tile);
+    const int64_t dim = p.head_dim_v, ld = *stride = sizes.pitch_v;
+    const uint16_t* even = nullptr;
+    VisitKeys(p, p.v, s, b, head, j0, n, [&](int64_t j, const uint16_t* row) HWY_ATTR {
+      const bool odd = (j & 1) != 0;
+      if (odd || j + 1 == j0 + n)
+        InterleaveRows(tile + (j / 2 - j0 / 2) * ld, odd ? even : row, odd ? row : nullptr, dim);
+      even = row;
+    });
+    return tile;
+  }
+
+  static void Weights(const ForwardScratch& w, const ForwardBlock& block, const ForwardParams& p, int64_t j0,
+                      int n) {
+    const int64_t ld = block.width;
+    const float* keep = p.dropout_threshold ? w.keep : nullptr;
+    if (keep) LoadDropout(w.keep, ld, p, *block.lanes, j0, n);
+    int x = 0;
+    for (; x + 4 * kLanes <= ld; x += 4 * kLanes)
+      PairColumns<4>(w.s + x, ld, j0, n, keep ? keep + x : nullptr, block.norm + x);
+    for (; x < ld; x += kLanes)
+      PairColumns<1>(w.s + x, ld, j0, n, keep ? keep + x : nullptr, block.norm + x);
+  }
+
+  static void Seen(int dim, int n, const Pair* v, int64_t v_stride, const Pair* p, int64_t ld, float* o,
+                   int width) {
+    SeenPairs(dim, n, v, v_stride, p, ld, o, width);
+  }
+
+  // Weights are kept or not; what dropout multiplies them by comes here.
+  static void Finish(const ForwardBlock& block, const ForwardParams& p) {
+    const float scale = dropout_scale_of(p.dropout_threshold);
+    if (!p.dropout_threshold || scale == 0.0f) return;
+    for (int r = 0; r < block.width; ++r) block.norm[r] /= scale;
+  }
+
+ private:
+  // NaN and infinities times 0 are NaN.
+  static Pair ZeroTimes(Pair pair) {
+    const auto half = [](uint32_t bits) -> uint32_t { return (bits & 0x7f80u) == 0x7f80u ? 0x7fc0u : 0u; };
+    return half(pair & 0xffffu) | half(pair >> 16) << 16;
+  }
+};
+
+inline Status PairForward(const Kernel&, const ForwardParams& p, const Schedule& schedule,
+                          const Launch& launch) {
+  return ForwardRun<PairProducts>(p, schedule, launch).run();
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tilewise::cpu
