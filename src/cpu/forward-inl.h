@@ -63,7 +63,6 @@ class ForwardRun {
                                              w.o_t + count * m * p_.head_dim_v,
                                              w.top + count * m,
                                              w.sum + count * m,
-                                             (Products::kRounded ? w.norm : w.sum) + count * m,
                                              (lanes + kLanes - 1) / kLanes * kLanes,
                                              false,
                                              false};
@@ -77,7 +76,6 @@ class ForwardRun {
         BeginSoftmax(blocks[i]);
         attend(w, s, b, head_kv, blocks + i, 1, true);
       }
-      Products::Finish(blocks[i], p_);
       WriteOutput(blocks[i], p_, general_, w.tile_top, w.rows, sizes_.pitch_v);
     }
   }
@@ -177,7 +175,11 @@ class ForwardRun {
       weights<true>(w, block, n, exact);
     else
       weights<false>(w, block, n, exact);
-    Products::Weights(w, block, p_, j0, n);
+    if (p_.dropout_threshold) {
+      LoadDropout(w.keep, width, p_, *block.lanes, j0, n);
+      Multiply(w.s, w.keep, static_cast<int64_t>(n) * width);
+    }
+    Products::Weights(w.s, width, j0, n);
     if (!block.started && plain && !exact) {
       block.started = true;
       Panels<false, Out::kStore>(dv, units(j0, j0 + n), values_of(keys, j0), keys.v_stride, elements(w.s),
@@ -225,8 +227,7 @@ class ForwardRun {
   template <bool kNatural>
   void weights(const ForwardScratch& w, const ForwardBlock& block, int n, bool exact) const {
     const int width = block.width;
-    RaiseTop<kNatural>(factor_of(p_), w.tile_top, block.top, block.sum,
-                       Products::kRounded ? block.norm : nullptr, block.o_t, width,
+    RaiseTop<kNatural>(factor_of(p_), Products::kSlack, w.tile_top, block.top, block.sum, block.o_t, width,
                        static_cast<int>(p_.head_dim_v), width);
     if (exact)
       ExponentialsMarked<kNatural>(factor_of(p_), w.s, width, n, width, block.top, block.sum);

@@ -51,7 +51,7 @@ struct ForwardSizes {
 struct ForwardScratch {
   Lanes* lanes;            // [blocks]
   float *q_t, *o_t;        // [blocks][pitch_qk][tile_m], [blocks][head_dim_v][tile_m]
-  float *top, *sum, *norm; // [blocks][tile_m]: running maximum, of raw products or natural scores, and sums
+  float *top, *sum;        // [blocks][tile_m]: running maximum, of raw products or natural scores, and sum
   float* s;                // [tile_n][tile_m]: S^T, then P^T
   float *k_tile, *v_tile;  // [tile_n][pitch]: rows that are not read in place
   float* rows;             // [tile_m][larger pitch]
@@ -65,7 +65,6 @@ struct ForwardScratch {
     lanes = a.take<Lanes>(s_.blocks);
     top = a.take<float>(lanes_all);
     sum = a.take<float>(lanes_all);
-    norm = a.take<float>(lanes_all);
     tile_top = a.take<float>(s_.tile_m);
     segments = a.take<int32_t>(s_.tile_n);
     s = a.take<float>(tile);

@@ -5,8 +5,10 @@ namespace HWY_NAMESPACE {
 
 struct Fp32Products {
   using Element = float;
-  static constexpr int kUnit = 1;          // dims, or keys, that an element stands for
-  static constexpr bool kRounded = false;  // weights, before they are multiplied by V
+  static constexpr int kUnit = 1;  // dims, or keys, that an element stands for
+  // Of RaiseTop: weights of up to 2^8 cost fp32 nothing, and after its first tiles a row is hardly ever scaled
+  // again.
+  static constexpr float kSlack = 8.0f;
 
   static void Pack(const ForwardBlock& block, const ForwardParams& p, float factor, const ForwardScratch& w,
                    const ForwardSizes& sizes) {
@@ -25,20 +27,13 @@ struct Fp32Products {
     return KeysAsFloat(p, p.v, s, b, head, j0, n, p.head_dim_v, sizes.pitch_v, w.v_tile, shared, stride);
   }
 
-  // P^T of keys [j0, j0 + n) as the product takes it, in place; with dropout.
-  static void Weights(const ForwardScratch& w, const ForwardBlock& block, const ForwardParams& p, int64_t j0,
-                      int n) {
-    if (!p.dropout_threshold) return;
-    LoadDropout(w.keep, block.width, p, *block.lanes, j0, n);
-    Multiply(w.s, w.keep, static_cast<int64_t>(n) * block.width);
-  }
+  // P^T of n keys from j0 on as the product takes it, in place.
+  static void Weights(float*, int, int64_t, int) {}
   // O^T += V^T P^T of what each lane sees.
   static void Seen(int dim, int n, const float* v, int64_t v_stride, const float* p, int64_t ld, float* o,
                    int width) {
     SeenProduct(dim, n, v, v_stride, p, ld, o, width);
   }
-  // After the last key.
-  static void Finish(const ForwardBlock&, const ForwardParams&) {}
 };
 
 }  // namespace HWY_NAMESPACE

@@ -5,9 +5,9 @@
 //   O^T += V^T P^T     pairs of keys (2 i, 2 i + 1), counted from the sequence's first: V interleaved once for
 //                      all blocks of a task, P^T rounded to bf16 once its weights are added up
 //
-// What an odd head dim or a run of keys leaves open in a pair is zero on both sides. Because P is rounded, O
-// is divided by the sum of the rounded weights (`norm`), so that a row with one weight that matters keeps
-// its value; lse is of the sum before. The instruction takes denormal numbers for zeros and flushes them.
+// What an odd head dim or a run of keys leaves open in a pair is zero on both sides. A row's maximum is followed
+// at every tile, so that the weight of the key that has it is 1 and not a rounded power of two: where it is
+// all that matters, nothing is lost. The instruction takes denormal numbers for zeros and flushes them.
 
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
@@ -15,7 +15,6 @@ namespace HWY_NAMESPACE {
 using Pair = uint32_t;
 using DPair = hn::ScalableTag<Pair>;
 using VPair = hn::Vec<DPair>;
-constexpr Pair kOnes = 0x3f803f80;  // 1, 1
 
 // The instructions are named in assembly: nothing else may be compiled for a processor that has them.
 template <>
@@ -70,56 +69,26 @@ HWY_INLINE void VisitKeys(const ForwardParams& p, const RowTensor& t, const Sequ
   }
 }
 
-// One row of pairs, of two rows of weights and of `keep` (or null); `total` is added to.
-template <int kVectors, bool kLower, bool kUpper>
-HWY_INLINE void PairRow(const float* weights, const float* keep, int64_t ld, Pair* to, V* HWY_RESTRICT total) {
+// P^T of n rows from key j0 on, in place: row i becomes the i-th pair of keys.
+template <int kVectors>
+HWY_NOINLINE void PairColumns(float* s, int64_t ld, int64_t j0, int n) {
   const D d;
   const DPair dp;
-#pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) {
-    // Where the first key stands alone it is the upper half.
-    const auto pairs = [&](const float* tile) HWY_ATTR {
-      const float* first = tile + v * kLanes;
-      return RoundToPairs(kLower ? hn::Load(d, first) : hn::Zero(d),
-                          kUpper ? hn::Load(d, kLower ? first + ld : first) : hn::Zero(d));
-    };
-    VPair p = pairs(weights);
-    Product<Pair>::add(total[v], p, hn::Set(dp, kOnes));
-    if (keep) {
-      const __mmask32 dropped = _mm512_cmpeq_epi16_mask(pairs(keep).raw, _mm512_setzero_si512());
-      const __m512i sign = _mm512_and_si512(p.raw, _mm512_set1_epi16(static_cast<int16_t>(0x8000)));
-      p.raw = _mm512_mask_mov_epi16(p.raw, dropped, sign);
-    }
-    hn::Store(p, dp, to + v * kLanes);
-  }
-}
-
-// P^T of n rows from key j0 on, in place: row i becomes pairs of the i-th pair of keys. Adds the rounded
-// weights to `norm`. Where `keep` (its tile, or null) is 0 they become 0, or -0 if they were: what
-// ExponentialsMarked hid stays marked.
-template <int kVectors>
-HWY_NOINLINE void PairColumns(float* s, int64_t ld, int64_t j0, int n, const float* keep,
-                              float* HWY_RESTRICT norm) {
-  const D d;
-  V total[kVectors];
-#pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) total[v] = hn::Zero(d);
   auto* to = reinterpret_cast<Pair*>(s);
-  const auto kept = [&](int64_t row) HWY_ATTR { return keep ? keep + row * ld : nullptr; };
-  int64_t row = 0;
-  if (j0 & 1) {
-    PairRow<kVectors, false, true>(s, keep, ld, to, total);
-    row = 1;
-    to += ld;
-  }
-  for (; row + 2 <= n; row += 2, to += ld)
-    PairRow<kVectors, true, true>(s + row * ld, kept(row), ld, to, total);
-  if (row < n) PairRow<kVectors, true, false>(s + row * ld, kept(row), ld, to, total);
+  const auto pair = [&](int row, bool lower, bool upper) HWY_ATTR {
 #pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) {
-    float* at = norm + v * kLanes;
-    hn::Store(hn::Add(hn::Load(d, at), total[v]), d, at);
-  }
+    for (int v = 0; v < kVectors; ++v) {
+      const float* at = s + row * ld + v * kLanes;
+      const V first = hn::Load(d, at), none = hn::Zero(d);
+      const V second = lower && upper ? hn::Load(d, at + ld) : first;
+      hn::Store(RoundToPairs(lower ? first : none, upper ? second : none), dp, to + v * kLanes);
+    }
+    to += ld;
+  };
+  int row = 0;
+  if (j0 & 1) pair(row++, false, true);
+  for (; row + 2 <= n; row += 2) pair(row, true, true);
+  if (row < n) pair(row, true, false);
 }
 
 // SeenProduct of pairs.
@@ -151,7 +120,7 @@ inline HWY_NOINLINE void SeenPairs(int dim, int n, const Pair* HWY_RESTRICT v, i
 struct PairProducts {
   using Element = Pair;
   static constexpr int kUnit = 2;
-  static constexpr bool kRounded = true;
+  static constexpr float kSlack = 0.0f;
 
   static int64_t pitch(int64_t dim) { return multiple_of(kLanes, (dim + 1) / 2); }
 
@@ -204,28 +173,14 @@ struct PairProducts {
     return tile;
   }
 
-  static void Weights(const ForwardScratch& w, const ForwardBlock& block, const ForwardParams& p, int64_t j0,
-                      int n) {
-    const int64_t ld = block.width;
-    const float* keep = p.dropout_threshold ? w.keep : nullptr;
-    if (keep) LoadDropout(w.keep, ld, p, *block.lanes, j0, n);
+  static void Weights(float* s, int ld, int64_t j0, int n) {
     int x = 0;
-    for (; x + 4 * kLanes <= ld; x += 4 * kLanes)
-      PairColumns<4>(w.s + x, ld, j0, n, keep ? keep + x : nullptr, block.norm + x);
-    for (; x < ld; x += kLanes)
-      PairColumns<1>(w.s + x, ld, j0, n, keep ? keep + x : nullptr, block.norm + x);
+    for (; x + 4 * kLanes <= ld; x += 4 * kLanes) PairColumns<4>(s + x, ld, j0, n);
+    for (; x < ld; x += kLanes) PairColumns<1>(s + x, ld, j0, n);
   }
-
   static void Seen(int dim, int n, const Pair* v, int64_t v_stride, const Pair* p, int64_t ld, float* o,
                    int width) {
     SeenPairs(dim, n, v, v_stride, p, ld, o, width);
-  }
-
-  // Weights are kept or not; what dropout multiplies them by comes here.
-  static void Finish(const ForwardBlock& block, const ForwardParams& p) {
-    const float scale = dropout_scale_of(p.dropout_threshold);
-    if (!p.dropout_threshold || scale == 0.0f) return;
-    for (int r = 0; r < block.width; ++r) block.norm[r] /= scale;
   }
 
  private:

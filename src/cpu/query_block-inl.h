@@ -7,11 +7,10 @@ namespace HWY_NAMESPACE {
 // `width` lanes (whole vectors), which is also the leading dimension of its tiles.
 struct ForwardBlock {
   Lanes* lanes;
-  float* q_t;   // [head_dim][width]
-  float* o_t;   // [head_dim_v][width]
-  float* top;   // [width]
-  float* sum;   // [width]: of the weights
-  float* norm;  // [width]: of the weights as they were multiplied by V; `sum` itself where they are not rounded
+  float* q_t;  // [head_dim][width]
+  float* o_t;  // [head_dim_v][width]
+  float* top;  // [width]
+  float* sum;  // [width]
   int width;
   bool packed;
   bool started;  // o_t holds something
@@ -70,7 +69,7 @@ inline void BeginSoftmax(ForwardBlock& block) {
   block.started = false;
   for (int r = 0; r < block.width; ++r) {
     block.top[r] = kNegativeInfinity;
-    block.sum[r] = block.norm[r] = 0.0f;
+    block.sum[r] = 0.0f;
   }
 }
 
@@ -107,7 +106,7 @@ inline bool FinishPlainRows(const ForwardBlock& block, const ForwardParams& p, b
       p.lse.data ? &p.lse.at(lanes.b, lanes.sequence.q_begin + lanes.row[0], lanes.head[0]) : nullptr;
   for (int r = 0; r < block.width; ++r) {
     if (!(block.sum[r] > 0.0f)) return false;
-    factors[r] = 1.0f / block.norm[r];
+    factors[r] = 1.0f / block.sum[r];
     if (lse)
       lse[r * p.lse.row_stride] = static_cast<float>(LogSumExp(block.top[r] * unit, natural, block.sum[r]));
   }
@@ -125,7 +124,7 @@ inline float FinishRow(const ForwardBlock& block, const ForwardParams& p, bool n
   *empty = !real || lanes.sees_nothing(r) || saw_nothing(block.top[r], block.sum[r]);
   const RowEnd end = *empty ? RowEnd{0.0f, sink} : EndOfRow(p, natural, block.top[r], block.sum[r], sink);
   if (p.lse.data) p.lse.at(lanes.b, s.q_begin + row, head) = end.lse;
-  return block.norm == block.sum || *empty ? end.factor : end.factor * (block.sum[r] / block.norm[r]);
+  return end.factor;
 }
 
 // Divides by the sums, joins the sink, writes O and lse of the block's rows. `natural`: top is in natural

@@ -103,6 +103,9 @@ int64_t lanes_of(Target target) {
 
 // Share of that rate that the products reach, by measurement (docs/performance/cpu.md, decode.md).
 constexpr double kFusedEfficiency = 0.85;
+// By dots of pairs only the products are faster or slower, by the device's ratio: what is left takes as long.
+constexpr double kDotProducts = 1.04, kDotRest = 0.14;  // of an operation's time at the peak of fp32
+constexpr double kUnknownDots = 0.5;                    // the ratio where a device says nothing
 constexpr double kNarrowEfficiency = 0.65;  // fused, with one vector of query lanes or less
 constexpr double kStandardEfficiency = 0.80;
 constexpr double kRowsEfficiency = 0.75;    // with rows that share each read of a key
@@ -236,6 +239,10 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
     beside = key_heads * (kSmallHeadSeconds + rows * kSmallRowSeconds) *
              (kernel.op == Op::backward ? kSmallBackward : 1.0);
   } else {
+    if (kernel.target == Target::avx512bf16) {
+      const double ratio = device.bf16_dots > 0.0 ? device.bf16_dots : kUnknownDots;
+      work = operations(problem) * (kDotProducts / ratio + kDotRest);
+    }
     // Rows are padded to whole vectors.
     const int64_t lanes = lanes_of(kernel.target);
     const double padded = static_cast<double>(multiple_of(lanes, static_cast<int64_t>(rows)));

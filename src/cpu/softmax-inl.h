@@ -110,26 +110,22 @@ inline HWY_NOINLINE void ColumnMaxima(const float* HWY_RESTRICT s, int64_t ld, i
   }
 }
 
-// Raises `top` to the tile's maximum in the lanes where that is higher by more than kSlack, and scales their
-// sums and columns of O^T down. A weight is at most 2^8 then, which costs fp32 nothing, and after its
-// first tiles a row is hardly ever scaled again. Each lane decides for itself. `norm`: a second sum, or null.
+// Raises `top` to the tile's maximum in the lanes where that is higher by more than `slack`, in powers of two,
+// and scales their sums and columns of O^T down. Each lane decides for itself.
 template <bool kNatural>
-HWY_NOINLINE void RaiseTop(float c, const float* HWY_RESTRICT tile_top, float* HWY_RESTRICT top,
-                           float* HWY_RESTRICT sum, float* HWY_RESTRICT norm, float* HWY_RESTRICT o,
-                           int64_t ld, int dim, int width) {
-  constexpr float kSlack = 8.0f;
+HWY_NOINLINE void RaiseTop(float c, float slack, const float* HWY_RESTRICT tile_top, float* HWY_RESTRICT top,
+                           float* HWY_RESTRICT sum, float* HWY_RESTRICT o, int64_t ld, int dim, int width) {
   const Weights<kNatural> weights(c);
   const D d;
   for (int x = 0; x < width; x += kLanes) {
     const V before = hn::Load(d, top + x), tile = hn::Load(d, tile_top + x);
-    const auto rises = hn::Gt(weights.rise(before, tile), hn::Set(d, kSlack));
+    const auto rises = hn::Gt(weights.rise(before, tile), hn::Set(d, slack));
     if (hn::AllFalse(d, rises)) continue;
     const V after = hn::IfThenElse(rises, tile, before);
     hn::Store(after, d, top + x);
     if (hn::AllTrue(d, hn::Eq(before, hn::Set(d, kNegativeInfinity)))) continue;  // sum and O are still 0
     const V factor = hn::IfThenElse(rises, weights.fall(before, after), hn::Set(d, 1.0f));
     hn::Store(hn::Mul(hn::Load(d, sum + x), factor), d, sum + x);
-    if (norm) hn::Store(hn::Mul(hn::Load(d, norm + x), factor), d, norm + x);
     for (int row = 0; row < dim; ++row) {
       float* at = o + row * ld + x;
       hn::Store(hn::Mul(hn::Load(d, at), factor), d, at);

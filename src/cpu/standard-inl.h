@@ -69,7 +69,6 @@ class StandardRun {
             w.o_t + i * m * p_.head_dim_v,
             w.top + i * m,
             w.sum + i * m,
-            w.sum + i * m,
             static_cast<int>(m),
             false,
             false};
