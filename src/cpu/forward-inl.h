@@ -202,7 +202,7 @@ class ForwardRun {
     }
   }
 
-  static const Element* elements(const float* scratch) { return reinterpret_cast<const Element*>(scratch); }
+  static const Element* elements(const float* scratch) { return ElementsOf<Element>(scratch); }
   // Of q and k in a row.
   int depth() const { return static_cast<int>((p_.head_dim + kUnit - 1) / kUnit); }
   // Rows of values and of weights that hold keys [begin, end).

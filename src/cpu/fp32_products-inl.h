@@ -3,11 +3,18 @@
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
 
+// Scratch is laid out in floats; other elements are as wide.
+template <class Element>
+HWY_INLINE const Element* ElementsOf(const float* scratch) {
+  static_assert(sizeof(Element) == sizeof(float));
+  return reinterpret_cast<const Element*>(scratch);
+}
+
 struct Fp32Products {
   using Element = float;
   static constexpr int kUnit = 1;  // dims, or keys, that an element stands for
-  // Of RaiseTop: weights of up to 2^8 cost fp32 nothing, and after its first tiles a row is hardly ever scaled
-  // again.
+  // Of RaiseTop: weights of up to 2^8 cost fp32 nothing, and after its first tiles a row is hardly ever
+  // scaled again.
   static constexpr float kSlack = 8.0f;
 
   static void Pack(const ForwardBlock& block, const ForwardParams& p, float factor, const ForwardScratch& w,

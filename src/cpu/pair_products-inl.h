@@ -2,12 +2,14 @@
 // its lower half, and one instruction adds both of their products to fp32.
 //
 //   S^T = K Q^T        pairs of dims: K's as they lie, Q^T packed in pairs
-//   O^T += V^T P^T     pairs of keys (2 i, 2 i + 1), counted from the sequence's first: V interleaved once for
+//   O^T += V^T P^T     pairs of keys (2 i, 2 i + 1), counted from the sequence's first: V interleaved once
+//   for
 //                      all blocks of a task, P^T rounded to bf16 once its weights are added up
 //
-// What an odd head dim or a run of keys leaves open in a pair is zero on both sides. A row's maximum is followed
-// at every tile, so that the weight of the key that has it is 1 and not a rounded power of two: where it is
-// all that matters, nothing is lost. The instruction takes denormal numbers for zeros and flushes them.
+// What an odd head dim or a run of keys leaves open in a pair is zero on both sides. A row's maximum is
+// followed at every tile, so that the weight of the key that has it is 1 and not a rounded power of two:
+// where it is all that matters, nothing is lost. The instruction takes denormal numbers for zeros and flushes
+// them.
 
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
@@ -24,22 +26,26 @@ struct Product<Pair> {
   }
 };
 
-// Two vectors of fp32, rounded to nearest even, as the lower and upper halves of pairs. -0 stays.
-HWY_INLINE VPair RoundToPairs(V lower, V upper) {
+// Two vectors of fp32, rounded to nearest even, one after the other. -0 stays.
+HWY_INLINE VPair RoundToHalves(V lower, V upper) {
   VPair halves;
   __asm__("vcvtne2ps2bf16 %2, %1, %0" : "=v"(halves.raw) : "v"(upper.raw), "v"(lower.raw));
-  alignas(64) static constexpr uint16_t kInterleave[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,
-                                                           21, 6, 22, 7, 23, 8,  24, 9,  25, 10, 26,
+  return halves;
+}
+
+// The same as the lower and upper halves of pairs.
+HWY_INLINE VPair RoundToPairs(V lower, V upper) {
+  alignas(64) static constexpr uint16_t kInterleave[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                                           21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
                                                            11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  return VPair{_mm512_permutexvar_epi16(_mm512_load_si512(kInterleave), halves.raw)};
+  return VPair{_mm512_permutexvar_epi16(_mm512_load_si512(kInterleave), RoundToHalves(lower, upper).raw)};
 }
 
 // Bits of `n` bf16 numbers, zeros up to a multiple of 16 pairs; an odd last one stands beside a zero.
 HWY_INLINE void CopyRow(Pair* HWY_RESTRICT to, const uint16_t* HWY_RESTRICT from, int64_t n) {
   const DPair d;
   int64_t i = 0;
-  for (; i + 2 * kLanes <= n; i += 2 * kLanes)
-    hn::Store(VPair{_mm512_loadu_si512(from + i)}, d, to + i / 2);
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) hn::Store(VPair{_mm512_loadu_si512(from + i)}, d, to + i / 2);
   if (i == n) return;
   const auto rest = static_cast<__mmask32>((uint32_t{1} << (n - i)) - 1);
   hn::Store(VPair{_mm512_maskz_loadu_epi16(rest, from + i)}, d, to + i / 2);
@@ -93,7 +99,7 @@ HWY_NOINLINE void PairColumns(float* s, int64_t ld, int64_t j0, int n) {
 
 // SeenProduct of pairs.
 inline HWY_NOINLINE void SeenPairs(int dim, int n, const Pair* HWY_RESTRICT v, int64_t v_stride,
-                            const Pair* HWY_RESTRICT p, int64_t ld, float* HWY_RESTRICT o, int width) {
+                                   const Pair* HWY_RESTRICT p, int64_t ld, float* HWY_RESTRICT o, int width) {
   const D d;
   const DPair dp;
   const __m512i hidden = _mm512_set1_epi16(static_cast<int16_t>(0x8000)), one = _mm512_set1_epi16(0x3f80),
@@ -105,15 +111,23 @@ inline HWY_NOINLINE void SeenPairs(int dim, int n, const Pair* HWY_RESTRICT v, i
         const VPair weight = hn::Load(dp, p + j * ld + x), value = hn::Set(dp, v[j * v_stride + c]);
         const __mmask32 seen = _mm512_cmpneq_epi16_mask(weight.raw, hidden);
         // A weight that underflowed was no zero: its product with an infinity is one.
-        const __mmask32 infinite = _mm512_mask_cmpeq_epi16_mask(
-            _mm512_cmpeq_epi16_mask(weight.raw, _mm512_setzero_si512()),
-            _mm512_and_si512(value.raw, magnitude), infinity);
+        const __mmask32 infinite =
+            _mm512_mask_cmpeq_epi16_mask(_mm512_cmpeq_epi16_mask(weight.raw, _mm512_setzero_si512()),
+                                         _mm512_and_si512(value.raw, magnitude), infinity);
         Product<Pair>::add(acc, VPair{_mm512_maskz_mov_epi16(seen, value.raw)},
                            VPair{_mm512_mask_mov_epi16(weight.raw, infinite, one)});
       }
       float* at = o + c * ld + x;
       hn::Store(hn::Add(acc, hn::Load(d, at)), d, at);
     }
+  }
+}
+
+// to[pair][row] of `width` rows, `ld` pairs each: both whole vectors.
+inline void TransposePairs(const float* rows, int64_t ld, int width, float* to) {
+  for (int r = 0; r < width; r += kLanes) {
+    for (int64_t c = 0; c < ld; c += kLanes)
+      Transpose16<false, false>(rows + r * ld + c, ld, to + c * width + r, width, hn::Zero(D()), kLanes);
   }
 }
 
@@ -144,11 +158,7 @@ struct PairProducts {
         for (int64_t i = 0; i < ld; ++i) row[i] = ZeroTimes(row[i]);
       }
     }
-    for (int r = 0; r < block.width; r += kLanes) {
-      for (int64_t c = 0; c < ld; c += kLanes)
-        Transpose16<false, false>(w.rows + r * ld + c, ld, block.q_t + c * block.width + r, block.width,
-                                  hn::Zero(D()), kLanes);
-    }
+    TransposePairs(w.rows, ld, block.width, block.q_t);
   }
 
   static const Pair* Keys(const ForwardParams& p, const Sequence& s, int64_t b, int64_t head, int64_t j0,
@@ -160,7 +170,8 @@ struct PairProducts {
     return tile;
   }
   static const Pair* Values(const ForwardParams& p, const Sequence& s, int64_t b, int64_t head, int64_t j0,
-                            int n, const ForwardScratch& w, const ForwardSizes& sizes, bool, int64_t* stride) {
+                            int n, const ForwardScratch& w, const ForwardSizes& sizes, bool,
+                            int64_t* stride) {
     auto* tile = reinterpret_cast<Pair*>(w.v_tile);
     const int64_t dim = p.head_dim_v, ld = *stride = sizes.pitch_v;
     const uint16_t* even = nullptr;

@@ -16,7 +16,8 @@ struct ForwardBlock {
   bool started;  // o_t holds something
 };
 
-constexpr int kDepth = 128;  // elements of one pass of S^T = K Q^T: a panel of Q^T stays in L1, and sums stay short
+constexpr int kDepth =
+    128;  // elements of one pass of S^T = K Q^T: a panel of Q^T stays in L1, and sums stay short
 
 // s[key][lane] = K Q^T for n rows of K and `lanes` lanes of Q^T [dim][ld], s at the same leading dimension.
 template <class Element>

@@ -106,7 +106,7 @@ constexpr double kFusedEfficiency = 0.85;
 // By dots of pairs only the products are faster or slower, by the device's ratio: what is left takes as long.
 constexpr double kDotProducts = 1.04, kDotRest = 0.14;  // of an operation's time at the peak of fp32
 constexpr double kUnknownDots = 0.5;                    // the ratio where a device says nothing
-constexpr double kNarrowEfficiency = 0.65;  // fused, with one vector of query lanes or less
+constexpr double kNarrowEfficiency = 0.65;              // fused, with one vector of query lanes or less
 constexpr double kStandardEfficiency = 0.80;
 constexpr double kRowsEfficiency = 0.75;    // with rows that share each read of a key
 constexpr double kOneRowEfficiency = 0.35;  // and with one row
@@ -165,6 +165,9 @@ std::string refuses(const Kernel& kernel, const Problem& problem, const DeviceIn
   const auto stored = static_cast<int32_t>(kernel.stored_kv());
   if (problem.dtype_k != stored) return wrong("k", problem.dtype_k);
   if (problem.dtype_v != stored) return wrong("v", problem.dtype_v);
+  if (kernel.target == Target::avx512bf16 && kernel.op == Op::backward && problem.dtype_dout != stored)
+    return std::string("takes dout in bf16, as it multiplies it; dout is ") +
+           name_of(static_cast<DType>(problem.dtype_dout));
   const int64_t dim = std::max(problem.head_dim, problem.head_dim_v);
   if (dim > kMaxHeadDim)
     return "takes head_dim and head_dim_v up to " + std::to_string(kMaxHeadDim) + "; the larger is " +

@@ -101,7 +101,7 @@ HWY_NOINLINE void ExponentialsMarked(float c, float* HWY_RESTRICT s, int64_t ld,
 }
 
 inline HWY_NOINLINE void ColumnMaxima(const float* HWY_RESTRICT s, int64_t ld, int n, int width,
-                               float* HWY_RESTRICT top) {
+                                      float* HWY_RESTRICT top) {
   const D d;
   for (int x = 0; x < width; x += kLanes) {
     V maximum = hn::Set(d, kNegativeInfinity);
@@ -110,8 +110,8 @@ inline HWY_NOINLINE void ColumnMaxima(const float* HWY_RESTRICT s, int64_t ld, i
   }
 }
 
-// Raises `top` to the tile's maximum in the lanes where that is higher by more than `slack`, in powers of two,
-// and scales their sums and columns of O^T down. Each lane decides for itself.
+// Raises `top` to the tile's maximum in the lanes where that is higher by more than `slack`, in powers of
+// two, and scales their sums and columns of O^T down. Each lane decides for itself.
 template <bool kNatural>
 HWY_NOINLINE void RaiseTop(float c, float slack, const float* HWY_RESTRICT tile_top, float* HWY_RESTRICT top,
                            float* HWY_RESTRICT sum, float* HWY_RESTRICT o, int64_t ld, int dim, int width) {
@@ -142,7 +142,8 @@ HWY_INLINE void Multiply(float* HWY_RESTRICT x, const float* HWY_RESTRICT by, in
 // O^T += V^T P^T element by element over what each lane sees: the bits of the tile product, without its 0 *
 // NaN.
 inline HWY_NOINLINE void SeenProduct(int dim, int n, const float* HWY_RESTRICT v, int64_t v_stride,
-                              const float* HWY_RESTRICT p, int64_t ld, float* HWY_RESTRICT o, int width) {
+                                     const float* HWY_RESTRICT p, int64_t ld, float* HWY_RESTRICT o,
+                                     int width) {
   const D d;
   const hn::RebindToSigned<D> di;
   const auto hidden = hn::BitCast(di, hn::Set(d, -0.0f));

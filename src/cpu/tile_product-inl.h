@@ -5,8 +5,8 @@
 // dP^T = V dO^T, dQ^T += K^T dS^T with queries in the lanes, dV += P^T dO and dK += dS^T Q with the head dim
 // in the lanes. Nothing is ever transposed but the packs of q and dO.
 //
-// An element of A and B is one fp32 number, or, where Product<Element> says so, a few shorter ones that stand for
-// as many steps of k.
+// An element of A and B is one fp32 number, or, where Product<Element> says so, a few shorter ones that stand
+// for as many steps of k.
 //
 // Register tile: kPanelRows x kPanelVectors accumulators stay in registers over all of k. A panel of B (k
 // rows of kPanelVectors vectors) is small enough for L1 and is met again by every row tile. Included once per

@@ -89,9 +89,9 @@ HWY_NOINLINE void Transpose16(const float* HWY_RESTRICT from, int64_t from_strid
 
 // Rows [r0, r1), columns [c0, c1) of the transpose, one by one. Inlined beside the blocks, its addresses
 // would be stepped with them.
-inline HWY_NOINLINE void TransposeEach(const float* HWY_RESTRICT from, int64_t from_stride, int r0, int r1, int c0,
-                                int c1, float* HWY_RESTRICT to, int64_t to_stride,
-                                const ColumnFactors& factors) {
+inline HWY_NOINLINE void TransposeEach(const float* HWY_RESTRICT from, int64_t from_stride, int r0, int r1,
+                                       int c0, int c1, float* HWY_RESTRICT to, int64_t to_stride,
+                                       const ColumnFactors& factors) {
   for (int r = r0; r < r1; ++r)
     for (int c = c0; c < c1; ++c) to[c * to_stride + r] = from[r * from_stride + c] * factors.at(c);
 }

@@ -195,8 +195,7 @@ std::string device_text(const tilewise_device_info& d) {
 
 std::string isa_text(uint64_t isa) {
   std::string text;
-  for (Target target :
-       {Target::scalar, Target::avx2, Target::avx512, Target::avx512bf16, Target::neon}) {
+  for (Target target : {Target::scalar, Target::avx2, Target::avx512, Target::avx512bf16, Target::neon}) {
     if (isa & isa_bit(target)) append_listed(text, name_of(target), " ");
   }
   return text.empty() ? "none" : text;

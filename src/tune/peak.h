@@ -16,8 +16,8 @@ namespace tilewise::tune {
 // there is none.
 Target widest_target(uint64_t isa);
 
-// Independent multiply-adds in the registers of `target`, one task for each of `threads` workers: of fp32, or,
-// of avx512bf16, dots of bf16 pairs.
+// Independent multiply-adds in the registers of `target`, one task for each of `threads` workers: of fp32,
+// or, of avx512bf16, dots of bf16 pairs.
 class FmaPeak {
  public:
   FmaPeak(Executor& executor, Target target, int threads);
