@@ -227,8 +227,8 @@ class ForwardRun {
   template <bool kNatural>
   void weights(const ForwardScratch& w, const ForwardBlock& block, int n, bool exact) const {
     const int width = block.width;
-    RaiseTop<kNatural>(factor_of(p_), Products::kSlack, w.tile_top, block.top, block.sum, block.o_t, width,
-                       static_cast<int>(p_.head_dim_v), width);
+    RaiseTop<kNatural, Products::kRounded>(factor_of(p_), w.tile_top, block.top, block.sum, block.o_t, width,
+                                           static_cast<int>(p_.head_dim_v), width);
     if (exact)
       ExponentialsMarked<kNatural>(factor_of(p_), w.s, width, n, width, block.top, block.sum);
     else

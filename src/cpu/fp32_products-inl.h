@@ -12,10 +12,8 @@ HWY_INLINE const Element* ElementsOf(const float* scratch) {
 
 struct Fp32Products {
   using Element = float;
-  static constexpr int kUnit = 1;  // dims, or keys, that an element stands for
-  // Of RaiseTop: weights of up to 2^8 cost fp32 nothing, and after its first tiles a row is hardly ever
-  // scaled again.
-  static constexpr float kSlack = 8.0f;
+  static constexpr int kUnit = 1;          // dims, or keys, that an element stands for
+  static constexpr bool kRounded = false;  // weights, before they are multiplied by V
 
   static void Pack(const ForwardBlock& block, const ForwardParams& p, float factor, const ForwardScratch& w,
                    const ForwardSizes& sizes) {

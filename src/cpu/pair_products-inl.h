@@ -2,14 +2,11 @@
 // its lower half, and one instruction adds both of their products to fp32.
 //
 //   S^T = K Q^T        pairs of dims: K's as they lie, Q^T packed in pairs
-//   O^T += V^T P^T     pairs of keys (2 i, 2 i + 1), counted from the sequence's first: V interleaved once
-//   for
-//                      all blocks of a task, P^T rounded to bf16 once its weights are added up
+//   O^T += V^T P^T     pairs of keys (2 i, 2 i + 1) from the sequence's first on: V interleaved once for all
+//                      blocks of a task, P^T rounded to bf16 after its weights were added up
 //
-// What an odd head dim or a run of keys leaves open in a pair is zero on both sides. A row's maximum is
-// followed at every tile, so that the weight of the key that has it is 1 and not a rounded power of two:
-// where it is all that matters, nothing is lost. The instruction takes denormal numbers for zeros and flushes
-// them.
+// What an odd head dim or a run of keys leaves open in a pair is zero on both sides. The instruction takes
+// denormal numbers for zeros and flushes them.
 
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
@@ -75,7 +72,8 @@ HWY_INLINE void VisitKeys(const ForwardParams& p, const RowTensor& t, const Sequ
   }
 }
 
-// P^T of n rows from key j0 on, in place: row i becomes the i-th pair of keys.
+// P^T of n rows from key j0 on, in place: row i becomes the i-th pair of keys. A key beside them that is none
+// of theirs weighs -0, as one that is hidden does (ExponentialsMarked).
 template <int kVectors>
 HWY_NOINLINE void PairColumns(float* s, int64_t ld, int64_t j0, int n) {
   const D d;
@@ -85,7 +83,7 @@ HWY_NOINLINE void PairColumns(float* s, int64_t ld, int64_t j0, int n) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       const float* at = s + row * ld + v * kLanes;
-      const V first = hn::Load(d, at), none = hn::Zero(d);
+      const V first = hn::Load(d, at), none = hn::Set(d, -0.0f);
       const V second = lower && upper ? hn::Load(d, at + ld) : first;
       hn::Store(RoundToPairs(lower ? first : none, upper ? second : none), dp, to + v * kLanes);
     }
@@ -134,7 +132,7 @@ inline void TransposePairs(const float* rows, int64_t ld, int width, float* to) 
 struct PairProducts {
   using Element = Pair;
   static constexpr int kUnit = 2;
-  static constexpr float kSlack = 0.0f;
+  static constexpr bool kRounded = true;
 
   static int64_t pitch(int64_t dim) { return multiple_of(kLanes, (dim + 1) / 2); }
 

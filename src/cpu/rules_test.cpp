@@ -67,6 +67,7 @@ TEST(CpuRules, EachFormWhereItWasMeasuredFastest) {
   EXPECT_EQ(cheapest(Op::forward, 1, 4096), Form::rows);
 }
 
+#if defined(__x86_64__)
 // What runs a bf16 forward of `seqlen` rows on a device whose dots have this rate.
 std::string kernel_of_bf16(int64_t seqlen, double dots, bool causal = false) {
   DeviceInfo with = device();
@@ -88,7 +89,6 @@ std::string kernel_of_bf16(int64_t seqlen, double dots, bool causal = false) {
   return best->name;
 }
 
-#if defined(__x86_64__)
 TEST(CpuRules, Bf16DotsAreTakenWhereTheyAreFaster) {
   for (const bool causal : {false, true}) {
     for (const int64_t seqlen : {256, 1024, 4096}) {
@@ -98,6 +98,22 @@ TEST(CpuRules, Bf16DotsAreTakenWhereTheyAreFaster) {
     }
   }
   EXPECT_EQ(kernel_of_bf16(16, 2.0), "forward_avx512_bf16_small_192x192");
+}
+
+TEST(CpuRules, Bf16DotsTakeDoutInBf16) {
+  Problem p = problem(Op::backward, 64, 64);
+  p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_dout = TILEWISE_BF16;
+  for (const Kernel& kernel : cpu_kernels()) {
+    if (kernel.target != Target::avx512bf16 || kernel.op != Op::backward) continue;
+    DeviceInfo with = device();
+    EXPECT_EQ(cpu::refuses(kernel, p, with), "needs AVX-512 with BF16, which this CPU does not have");
+    with.isa |= TILEWISE_ISA_AVX512BF16;
+    EXPECT_EQ(cpu::refuses(kernel, p, with), "");
+    p.dtype_dout = TILEWISE_F32;
+    EXPECT_EQ(cpu::refuses(kernel, p, with), "takes dout in bf16, as it multiplies it; dout is f32");
+    return;
+  }
+  FAIL() << "no such row";
 }
 #endif
 

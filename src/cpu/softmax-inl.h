@@ -110,16 +110,28 @@ inline HWY_NOINLINE void ColumnMaxima(const float* HWY_RESTRICT s, int64_t ld, i
   }
 }
 
-// Raises `top` to the tile's maximum in the lanes where that is higher by more than `slack`, in powers of
-// two, and scales their sums and columns of O^T down. Each lane decides for itself.
-template <bool kNatural>
-HWY_NOINLINE void RaiseTop(float c, float slack, const float* HWY_RESTRICT tile_top, float* HWY_RESTRICT top,
+// Raises `top` to the tile's maximum in the lanes where that is higher by more than kSlack, and scales their
+// sums and columns of O^T down. A weight is at most 2^8 then, which costs fp32 nothing, and after its
+// first tiles a row is hardly ever scaled again. Each lane decides for itself.
+//
+// kRounded: weights lose their last bits before they are multiplied, all but powers of two. So that a row
+// that one key decides keeps its value, it also rises where that key's weight would be a large part of the
+// sum.
+template <bool kNatural, bool kRounded>
+HWY_NOINLINE void RaiseTop(float c, const float* HWY_RESTRICT tile_top, float* HWY_RESTRICT top,
                            float* HWY_RESTRICT sum, float* HWY_RESTRICT o, int64_t ld, int dim, int width) {
+  constexpr float kSlack = 8.0f, kLargePart = 1.0f / 16;
   const Weights<kNatural> weights(c);
   const D d;
   for (int x = 0; x < width; x += kLanes) {
     const V before = hn::Load(d, top + x), tile = hn::Load(d, tile_top + x);
-    const auto rises = hn::Gt(weights.rise(before, tile), hn::Set(d, slack));
+    const V rise = weights.rise(before, tile);
+    auto rises = hn::Gt(rise, hn::Set(d, kSlack));
+    if constexpr (kRounded) {
+      const auto large = hn::Gt(Exp2(hn::Min(rise, hn::Set(d, kSlack))),
+                                hn::Mul(hn::Load(d, sum + x), hn::Set(d, kLargePart)));
+      rises = hn::Or(rises, hn::And(large, hn::Gt(rise, hn::Zero(d))));
+    }
     if (hn::AllFalse(d, rises)) continue;
     const V after = hn::IfThenElse(rises, tile, before);
     hn::Store(after, d, top + x);
