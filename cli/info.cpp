@@ -112,6 +112,7 @@ int run_info(bool json, bool kernels) {
                                      {"l3_bytes", d.l3_bytes},
                                      {"memory_bytes", d.memory_bytes},
                                      {"core_gflops", d.core_gflops},
+                                     {"bf16_dots", d.bf16_dots},
                                      {"memory_gbps", d.memory_gbps}})},
                      {"threads", device->threads()},
                      {"kernels", counts},

@@ -72,6 +72,8 @@ uint64_t isa_of(Target target) {
   switch (target) {
     case Target::avx512:
       return TILEWISE_ISA_AVX512;
+    case Target::avx512bf16:
+      return TILEWISE_ISA_AVX512BF16;
     case Target::avx2:
       return TILEWISE_ISA_AVX2;
     case Target::neon:

@@ -13,7 +13,9 @@ namespace {
 DeviceInfo machine(int cores) {
   DeviceInfo device;
   device.cores = cores;
-  device.isa = TILEWISE_ISA_SCALAR | TILEWISE_ISA_AVX2 | TILEWISE_ISA_AVX512 | TILEWISE_ISA_NEON;
+  device.isa = TILEWISE_ISA_SCALAR | TILEWISE_ISA_AVX2 | TILEWISE_ISA_AVX512 | TILEWISE_ISA_AVX512BF16 |
+               TILEWISE_ISA_NEON;
+  device.bf16_dots = 2;
   device.l1_bytes = 32 << 10;
   device.l2_bytes = 1 << 20;
   device.l3_bytes = 32 << 20;
@@ -64,14 +66,18 @@ TEST(Invariance, TheThreadsOfACallDoNotChooseTheKernel) {
 TEST(Invariance, ABatchInvariantKernelHangsNeitherOnTheBatchNorOnLengths) {
   const DeviceInfo device = machine(8);
   for (Direction direction : {Direction::forward, Direction::backward}) {
-    Problem p = problem(1, 4, 1, 64, true, direction);
-    p.batch_invariant = 1;
-    const std::string alone = kernel_of(p, device, 0);
-    for (int64_t batch : {1, 2, 7, 100}) {
-      for (int64_t seqlen : {1, 33, 64, 65, 700, 4096}) {
-        p.batch = batch;
-        p.seqlen_q = p.seqlen_kv = seqlen;
-        EXPECT_EQ(kernel_of(p, device, 0), alone) << p.to_string();
+    for (const int32_t dtype : {TILEWISE_F32, TILEWISE_BF16}) {
+      Problem p = problem(1, 4, 1, 64, true, direction);
+      p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = p.dtype_dout = p.dtype_dq = p.dtype_dk = p.dtype_dv =
+          dtype;
+      p.batch_invariant = 1;
+      const std::string alone = kernel_of(p, device, 0);
+      for (int64_t batch : {1, 2, 7, 100}) {
+        for (int64_t seqlen : {1, 33, 64, 65, 700, 4096}) {
+          p.batch = batch;
+          p.seqlen_q = p.seqlen_kv = seqlen;
+          EXPECT_EQ(kernel_of(p, device, 0), alone) << p.to_string();
+        }
       }
     }
   }

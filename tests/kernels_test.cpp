@@ -117,6 +117,8 @@ TEST(EveryKernel, EachOneRunsThePlainProblem) {
         return (device->isa & TILEWISE_ISA_AVX2) != 0;
       case Target::avx512:
         return (device->isa & TILEWISE_ISA_AVX512) != 0;
+      case Target::avx512bf16:
+        return (device->isa & TILEWISE_ISA_AVX512BF16) != 0;
       case Target::neon:
         return (device->isa & TILEWISE_ISA_NEON) != 0;
     }

@@ -279,6 +279,7 @@ typedef struct tilewise_device_info {
   int64_t l3_bytes;
   int64_t memory_bytes; /* free when asked */
   double core_gflops;   /* fp32 FMA, one core, estimated from clock and ISA */
+  double bf16_dots;     /* CPU: rate of its bf16 dot products as a multiple of core_gflops; 0 = not known */
   double memory_gbps;
   int32_t driver_needed; /* GPU: CUDA versions as 1000 * major + 10 * minor; else 0 */
   int32_t driver_found;
@@ -289,7 +290,8 @@ typedef enum tilewise_isa {
   TILEWISE_ISA_SCALAR = 1,
   TILEWISE_ISA_AVX2 = 2,   /* with FMA and F16C */
   TILEWISE_ISA_AVX512 = 4, /* F, BW, CD, DQ, VL */
-  TILEWISE_ISA_NEON = 8
+  TILEWISE_ISA_NEON = 8,
+  TILEWISE_ISA_AVX512BF16 = 16 /* AVX-512 as above, and BF16's dot products */
 } tilewise_isa;
 
 TILEWISE_API tilewise_code tilewise_device_query(int32_t kind, int32_t index, tilewise_device_info* device,

@@ -64,6 +64,7 @@ nb::dict device(int32_t kind, int32_t index) {
   result["isa"] = d.isa;
   result["memory_bytes"] = d.memory_bytes;
   result["core_gflops"] = d.core_gflops;
+  result["bf16_dots"] = d.bf16_dots;
   result["memory_gbps"] = d.memory_gbps;
   return result;
 }

@@ -8,7 +8,7 @@ from ._verify import Verification, to_numpy, verify
 
 __all__ = ["Verification", "attention_weights", "explain", "info", "plan", "verify"]
 
-_ISA_BITS = {1: "scalar", 2: "avx2", 4: "avx512", 8: "neon"}
+_ISA_BITS = {1: "scalar", 2: "avx2", 4: "avx512", 8: "neon", 16: "avx512bf16"}
 
 
 def _planned(ask: Any, q: Any, k: Any, v: Any, return_lse: bool, max_workspace_bytes: int, kernel: str,

@@ -16,7 +16,7 @@ namespace tilewise {
 enum class Op { forward, backward };
 
 // Instruction set or GPU architecture that a row was built for.
-enum class Target { reference, scalar, avx2, avx512, neon, simt, sm80, sm90 };
+enum class Target { reference, scalar, avx2, avx512, avx512bf16, neon, simt, sm80, sm90 };
 
 constexpr bool is_cuda(Target target) { return target >= Target::simt; }
 

@@ -11,7 +11,11 @@
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
 
+template <class Products>
 class BackwardRun {
+  using Element = typename Products::Element;
+  static constexpr int kUnit = Products::kUnit;
+
  public:
   BackwardRun(const BackwardParams& p, const Schedule& schedule, const Launch& launch)
       : p_(p),
@@ -56,8 +60,8 @@ class BackwardRun {
     const int64_t m = sizes_.tile_m;
     return {w.lanes[index],
             static_cast<int>(multiple_of(kLanes, rows)),
-            w.q_t + index * m * p_.head_dim,
-            w.dout_t + index * m * p_.head_dim_v,
+            w.q_t + index * m * sizes_.pitch_qk,
+            w.dout_t + index * m * sizes_.pitch_v,
             w.q + index * m * sizes_.pitch_qk,
             w.dout + index * m * sizes_.pitch_v,
             w.lse + index * m,
@@ -65,23 +69,15 @@ class BackwardRun {
   }
   TileBuffers buffers(const BackwardScratch& w) const { return {w.p, w.ds, w.add, w.slope, w.keep}; }
 
-  // Keys [j0, j0 + n) of a key head as fp32 rows: in place, or brought together where several q blocks
-  // `share` them. Also says whether a row of K holds a non-finite value: such a row must not meet a zero of
-  // dS^T, where no lane sees it.
-  KeyTile load_keys(const BackwardScratch& w, const Sequence& s, int64_t b, int64_t head, int64_t j0, int n,
-                    bool share, SegmentBounds* segment_bounds, bool* finite) const {
-    KeyTile tile{};
-    const int64_t row0 = s.kv_begin + j0;
-    tile.k =
-        RowsAsFloat(p_.k, b, head, row0, n, p_.head_dim, sizes_.pitch_qk, w.k_tile, share, &tile.k_stride);
-    tile.v =
-        RowsAsFloat(p_.v, b, head, row0, n, p_.head_dim_v, sizes_.pitch_v, w.v_tile, share, &tile.v_stride);
+  // Keys [j0, j0 + n) of a key head. Also says whether a row of K holds a non-finite value: such a row must
+  // not meet a zero of dS^T, where no lane sees it.
+  KeyTile<Element> load_keys(const BackwardScratch& w, const Sequence& s, int64_t b, int64_t head, int64_t j0,
+                             int n, bool share, SegmentBounds* segment_bounds, bool* finite) const {
+    KeyTile<Element> tile = Products::Keys(p_, w, sizes_, b, head, s.kv_begin + j0, n, share, finite);
     if (p_.segment_ids_kv.data) {
       *segment_bounds = load_key_segments(w.segments, p_, s, b, j0, n);
       tile.segments = w.segments;
     }
-    *finite = true;
-    for (int j = 0; j < n && *finite; ++j) *finite = AllFinite(tile.k + j * tile.k_stride, p_.head_dim);
     return tile;
   }
 
@@ -125,8 +121,7 @@ class BackwardRun {
 
   void pack(const QueryChunk& t, int64_t i) const {
     QueryBlock block = block_of(t, i);
-    PackQueryBlock(block, p_, t.s, t.b, t.head, row_of(t, i), block.lanes.count, sizes_.pitch_qk,
-                   sizes_.pitch_v, t.w.row);
+    Products::Pack(block, p_, t.s, t.b, t.head, row_of(t, i), block.lanes.count, sizes_, t.w.row);
     t.w.state[i] = BlockState::packed;
   }
 
@@ -169,7 +164,7 @@ class BackwardRun {
   void key_tile(const QueryChunk& t, int64_t j0, int n) {
     const BackwardScratch& w = t.w;
     const int d_qk = static_cast<int>(p_.head_dim), d_v = static_cast<int>(p_.head_dim_v);
-    KeyTile keys{};
+    KeyTile<Element> keys{};
     SegmentBounds segment_bounds;
     bool loaded = false, finite = true;
     Ahead ahead;
@@ -200,36 +195,39 @@ class BackwardRun {
       const int64_t a0 = std::max(j0, block.lanes.bounds.lo_min),
                     a1 = std::min(j0 + n, block.lanes.bounds.hi_max);
       const int count = static_cast<int>(a1 - a0);
-      const Cut cut = cut_tile(block, tile_class, a0, count);
-      TileGradients(p_, block, keys, j0, a0, count, tile_class, cut, general_, ScoreStage::product,
-                    buffers(w), &ahead);
+      const Cut cut = cut_tile(block, tile_class, a0, count, kUnit);
+      TileGradients<Products>(p_, block, keys, j0, a0, count, tile_class, cut, general_, ScoreStage::product,
+                              buffers(w), &ahead);
+      KeyTile<Element> seen_keys = keys;
+      if (!finite && p_.dq.data) clear_unseen(w, &seen_keys, static_cast<int>(a0 - j0), count, block.width);
+      const auto rounded = Products::Round(w, block.width, a0, count);
       for (int c = 0; c < cut.count; ++c) {
         const Piece& piece = cut.pieces[c];
         const int rows = piece.last - piece.first, x = piece.begin * kLanes, lanes = piece.end * kLanes - x;
-        const int64_t at = static_cast<int64_t>(piece.first) * block.width + x, row = a0 - t.c0 + piece.first;
+        const int64_t at = static_cast<int64_t>(piece.first) * block.width + x / kUnit,
+                      row = a0 - t.c0 + piece.first;
         if (p_.dv.data)
-          Panels<true, Out::kAccumulate>(rows, lanes, w.p + at, block.width, block.dout + x * sizes_.pitch_v,
+          Panels<true, Out::kAccumulate>(rows, lanes / kUnit, rounded.p + at, block.width,
+                                         ElementsOf<Element>(block.dout) + x / kUnit * sizes_.pitch_v,
                                          sizes_.pitch_v, w.dv + row * sizes_.pitch_v, sizes_.pitch_v,
                                          static_cast<int>(sizes_.pitch_v), nullptr, &ahead);
         if (p_.dk.data)
-          Panels<true, Out::kAccumulate>(rows, lanes, w.ds + at, block.width, block.q + x * sizes_.pitch_qk,
+          Panels<true, Out::kAccumulate>(rows, lanes / kUnit, rounded.ds + at, block.width,
+                                         ElementsOf<Element>(block.q) + x / kUnit * sizes_.pitch_qk,
                                          sizes_.pitch_qk, w.dk + row * sizes_.pitch_qk, sizes_.pitch_qk,
                                          static_cast<int>(sizes_.pitch_qk), nullptr, &ahead);
       }
       if (!p_.dq.data) continue;
-      const float* k = keys.k + (a0 - j0) * keys.k_stride;
-      int64_t k_stride = keys.k_stride;
-      if (!finite) {
-        k = clear_unseen(w, k, k_stride, count, block.width);
-        k_stride = sizes_.pitch_qk;
-      }
       for (int c = 0; c < cut.count; ++c) {
         const Piece& piece = cut.pieces[c];
         const int x = piece.begin * kLanes;
-        Panels<false, Out::kAccumulate>(d_qk, piece.last - piece.first, k + piece.first * k_stride, k_stride,
-                                        w.ds + static_cast<int64_t>(piece.first) * block.width + x,
-                                        block.width, w.dq_t + i * sizes_.tile_m * d_qk + x, block.width,
-                                        (piece.end - piece.begin) * kLanes, nullptr, &ahead);
+        const int64_t begin = a0 + piece.first, end = a0 + piece.last;
+        Panels<false, Out::kAccumulate>(
+            d_qk, static_cast<int>((end + kUnit - 1) / kUnit - begin / kUnit),
+            seen_keys.k_units + (begin / kUnit - j0 / kUnit) * seen_keys.units_stride, seen_keys.units_stride,
+            rounded.ds_units + (begin / kUnit - a0 / kUnit) * block.width + x, block.width,
+            w.dq_t + i * sizes_.tile_m * d_qk + x, block.width, (piece.end - piece.begin) * kLanes, nullptr,
+            &ahead);
       }
       if (final) write_dq(t, i);
     }
@@ -260,21 +258,15 @@ class BackwardRun {
     }
   }
 
-  // K rows with those cleared that no lane of the tile sees (their P^T and dS^T rows are zero): 0 * NaN is
-  // NaN.
-  const float* clear_unseen(const BackwardScratch& w, const float* k, int64_t k_stride, int n,
-                            int width) const {
+  // Clears rows of K that no lane of the tile sees (their P^T and dS^T rows are zero): 0 * NaN is NaN.
+  void clear_unseen(const BackwardScratch& w, KeyTile<Element>* keys, int first, int n, int width) const {
+    bool seen[kMaxTileKeys];
     for (int j = 0; j < n; ++j) {
-      bool seen = false;
-      for (int r = 0; r < width && !seen; ++r)
-        seen = w.ds[j * width + r] != 0.0f || w.p[j * width + r] != 0.0f;
-      float* to = w.k_clear + j * sizes_.pitch_qk;
-      if (seen)
-        std::memcpy(to, k + j * k_stride, static_cast<size_t>(p_.head_dim) * sizeof(float));
-      else
-        std::fill_n(to, p_.head_dim, 0.0f);
+      seen[j] = false;
+      for (int r = 0; r < width && !seen[j]; ++r)
+        seen[j] = w.ds[j * width + r] != 0.0f || w.p[j * width + r] != 0.0f;
     }
-    return w.k_clear;
+    Products::ClearUnseen(p_, w, sizes_, seen, first, n, keys);
   }
 
   void write_row(const RowTensor& t, int64_t b, int64_t head, int64_t row, const float* values, int64_t n,
@@ -354,7 +346,7 @@ class BackwardRun {
 
 inline Status Backward(const Kernel&, const BackwardParams& p, const Schedule& schedule,
                        const Launch& launch) {
-  return BackwardRun(p, schedule, launch).run();
+  return BackwardRun<Fp32Gradients>(p, schedule, launch).run();
 }
 
 }  // namespace HWY_NAMESPACE

@@ -12,6 +12,8 @@
 
 namespace tilewise::cpu {
 
+constexpr int kMaxTileKeys = 192;  // tile_n of the fused backward
+
 struct BackwardSizes {
   int64_t batch, heads_q, heads_kv, seqlen_q, seqlen_kv, rows_q, head_dim, head_dim_v;
   int tile_m, tile_n, num_splits, workers;
@@ -83,8 +85,8 @@ struct BackwardScratch {
   BackwardScratch(Arena& a, const BackwardSizes& s) {
     const int64_t lanes_all = s.blocks * s.tile_m, tile = static_cast<int64_t>(s.tile_n) * s.tile_m;
     lanes = a.take<Lanes>(s.blocks);
-    q_t = a.take<float>(lanes_all * s.head_dim);
-    dout_t = a.take<float>(lanes_all * s.head_dim_v);
+    q_t = a.take<float>(lanes_all * s.pitch_qk);
+    dout_t = a.take<float>(lanes_all * s.pitch_v);
     q = a.take<float>(lanes_all * s.pitch_qk);
     dout = a.take<float>(lanes_all * s.pitch_v);
     lse = a.take<float>(lanes_all);

@@ -6,7 +6,8 @@
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
 
-inline void BackwardRun::bias_gradient() {
+template <class Products>
+inline void BackwardRun<Products>::bias_gradient() {
   const int64_t q_tiles = p_.bias_shape[2] == 1 ? 1 : (sizes_.seqlen_q + sizes_.tile_m - 1) / sizes_.tile_m;
   const int64_t kv_tiles = p_.bias_shape[3] == 1 ? 1 : (sizes_.seqlen_kv + sizes_.tile_n - 1) / sizes_.tile_n;
   const int64_t tiles = p_.bias_shape[0] * p_.bias_shape[1] * q_tiles * kv_tiles;
@@ -17,8 +18,9 @@ inline void BackwardRun::bias_gradient() {
   });
 }
 
-inline void BackwardRun::bias_tile(const BackwardScratch& w, int64_t bias_b, int64_t bias_h, int64_t q_tile,
-                                   int64_t kv_tile) {
+template <class Products>
+inline void BackwardRun<Products>::bias_tile(const BackwardScratch& w, int64_t bias_b, int64_t bias_h,
+                                             int64_t q_tile, int64_t kv_tile) {
   const int64_t m = sizes_.tile_m, n = sizes_.tile_n;
   const bool one_b = p_.bias_shape[0] == 1, one_h = p_.bias_shape[1] == 1;
   const bool one_q = p_.bias_shape[2] == 1, one_kv = p_.bias_shape[3] == 1;
@@ -31,7 +33,7 @@ inline void BackwardRun::bias_tile(const BackwardScratch& w, int64_t bias_b, int
         QueryBlock block = block_at(w, 0, m);
         const int rows = static_cast<int>(std::min(m, s.len_q - i0));
         fill_lanes(block.lanes, p_, s, b, h, 1, i0, rows);
-        PackQueryBlock(block, p_, s, b, h, i0, rows, sizes_.pitch_qk, sizes_.pitch_v, w.row);
+        Products::Pack(block, p_, s, b, h, i0, rows, sizes_, w.row);
         const int64_t j_end = one_kv ? s.kv_last : std::min(s.kv_last, (kv_tile + 1) * n);
         for (int64_t j0 = one_kv ? 0 : kv_tile * n; j0 < j_end; j0 += n) {
           const int64_t a0 = std::max(j0, block.lanes.bounds.lo_min);
@@ -40,14 +42,14 @@ inline void BackwardRun::bias_tile(const BackwardScratch& w, int64_t bias_b, int
           SegmentBounds segment_bounds;
           bool finite = true;
           const int count = static_cast<int>(a1 - a0);
-          const KeyTile keys = load_keys(w, s, b, h / p_.group(), a0, count, false, &segment_bounds, &finite);
+          const auto keys = load_keys(w, s, b, h / p_.group(), a0, count, false, &segment_bounds, &finite);
           const TileClass tile_class = block.lanes.bounds.classify(a0, a1);
           if (keys.segments &&
               classify_segments(tile_class, block.lanes.segments, segment_bounds) == TileClass::skip)
             continue;
-          const Cut cut = cut_tile(block, TileClass::partial, a0, count);
-          TileGradients(p_, block, keys, a0, a0, count, TileClass::partial, cut, general_, ScoreStage::biased,
-                        buffers(w), nullptr);
+          const Cut cut = cut_tile(block, TileClass::partial, a0, count, kUnit);
+          TileGradients<Products>(p_, block, keys, a0, a0, count, TileClass::partial, cut, general_,
+                                  ScoreStage::biased, buffers(w), nullptr);
           for (int64_t at = 0; at < count * m; ++at) w.bias_sum[(a0 - j0) * m + at] += w.ds[at];
         }
       }
@@ -59,8 +61,9 @@ inline void BackwardRun::bias_tile(const BackwardScratch& w, int64_t bias_b, int
 }
 
 // Sums what is left of the tile over repeated queries (lanes) and repeated keys (rows).
-inline void BackwardRun::write_bias_tile(const BackwardScratch& w, int64_t bias_b, int64_t bias_h, int64_t i0,
-                                         int64_t rows, int64_t j0, int64_t keys) const {
+template <class Products>
+inline void BackwardRun<Products>::write_bias_tile(const BackwardScratch& w, int64_t bias_b, int64_t bias_h,
+                                                   int64_t i0, int64_t rows, int64_t j0, int64_t keys) const {
   const int64_t m = sizes_.tile_m, n = sizes_.tile_n;
   const bool one_q = p_.bias_shape[2] == 1, one_kv = p_.bias_shape[3] == 1;
   const int64_t base = bias_b * p_.dbias.batch_stride + bias_h * p_.dbias.head_stride;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "tilewise/c.h"
 
@@ -14,6 +15,9 @@ namespace tilewise {
 uint64_t cpu_isa();
 // AVX-512 runs as two halves of 256 bits, one multiply-add a cycle: Zen 4.
 bool halves_avx512();
+
+// tilewise_device_info::bf16_dots of a processor with these bits, by its maker's name in CPUID.
+double bf16_dots_of(uint64_t isa, std::string_view vendor);
 
 // Physical cores within the affinity mask, within the cgroup's CPU quota (v1 and v2); at least 1.
 int usable_cores(const std::string& root = "");

@@ -126,7 +126,18 @@ TEST(ThisMachine, LooksLikeOne) {
             __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
                 __builtin_cpu_supports("avx512vl"));
+  EXPECT_EQ((d.isa & TILEWISE_ISA_AVX512BF16) != 0,
+            (d.isa & TILEWISE_ISA_AVX512) && __builtin_cpu_supports("avx512bf16"));
 #endif
+  EXPECT_TRUE(d.bf16_dots == 0.0 || (d.isa & TILEWISE_ISA_AVX512BF16));
+}
+
+TEST(ThisMachine, SaysHowFastItsBf16DotsAre) {
+  constexpr uint64_t kWith = TILEWISE_ISA_AVX2 | TILEWISE_ISA_AVX512 | TILEWISE_ISA_AVX512BF16;
+  EXPECT_EQ(bf16_dots_of(kWith, "AuthenticAMD"), 2.0);
+  EXPECT_EQ(bf16_dots_of(kWith, "GenuineIntel"), 0.5);
+  EXPECT_EQ(bf16_dots_of(kWith, "somebody else"), 0.0);
+  EXPECT_EQ(bf16_dots_of(TILEWISE_ISA_AVX2 | TILEWISE_ISA_AVX512, "AuthenticAMD"), 0.0);
 }
 
 }  // namespace

@@ -8,11 +8,16 @@
 // then O = O^T / sum, lse = (c m + log2 sum) ln 2. A lane's bits depend on its own row alone: neighbours only
 // add keys whose weight is exactly 0. Where such a key's V is not finite, 0 * NaN would reach every lane of
 // the tile; so each block votes on its O^T, and if that is not finite, runs once more with SeenProduct.
+//
+// `Products` is what the two products are made of (fp32_products-inl.h); all else is the same for each.
 
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
 
+template <class Products>
 class ForwardRun {
+  using Element = typename Products::Element;
+
  public:
   ForwardRun(const ForwardParams& p, const Schedule& schedule, const Launch& launch)
       : p_(p),
@@ -33,9 +38,11 @@ class ForwardRun {
   }
 
  private:
-  // Rows of one key tile: key j at k + (j - first) * k_stride.
+  static constexpr int kUnit = Products::kUnit;
+
+  // Rows of one key tile: key j at k + (j - first) * k_stride, its values with those of its unit.
   struct Keys {
-    const float *k = nullptr, *v = nullptr;
+    const Element *k = nullptr, *v = nullptr;
     int64_t k_stride = 0, v_stride = 0, first = 0;
   };
 
@@ -52,7 +59,7 @@ class ForwardRun {
       const int64_t at = first + count * m;
       const int lanes = static_cast<int>(std::min(m, all - at));
       ForwardBlock& block = blocks[count] = {w.lanes + count,
-                                             w.q_t + count * m * p_.head_dim,
+                                             w.q_t + count * m * sizes_.pitch_qk,
                                              w.o_t + count * m * p_.head_dim_v,
                                              w.top + count * m,
                                              w.sum + count * m,
@@ -104,7 +111,7 @@ class ForwardRun {
         }
         if (!keys.k) keys = load_keys(w, s, b, head_kv, j0, static_cast<int>(j1 - j0), count > 1);
         if (!block.packed) {
-          PackQueries(block, p_, general_ ? 1.0f : sign_of(p_), w.rows, sizes_.pitch_qk);
+          Products::Pack(block, p_, general_ ? 1.0f : sign_of(p_), w, sizes_);
           block.packed = true;
           if (i + 1 < count && !blocks[i + 1].packed)
             ask_for_rows(ahead, p_.q, p_.head_dim, s, b, *blocks[i + 1].lanes);
@@ -140,29 +147,26 @@ class ForwardRun {
                  bool shared) const {
     Keys keys;
     keys.first = j0;
-    keys.k = KeysAsFloat(p_, p_.k, s, b, head_kv, j0, n, p_.head_dim, sizes_.pitch_qk, w.k_tile, shared,
-                         &keys.k_stride);
-    keys.v = KeysAsFloat(p_, p_.v, s, b, head_kv, j0, n, p_.head_dim_v, sizes_.pitch_v, w.v_tile, shared,
-                         &keys.v_stride);
+    keys.k = Products::Keys(p_, s, b, head_kv, j0, n, w, sizes_, shared, &keys.k_stride);
+    keys.v = Products::Values(p_, s, b, head_kv, j0, n, w, sizes_, shared, &keys.v_stride);
     return keys;
   }
 
   // Keys [j0, j0 + n) of one block.
   void one_tile(const ForwardScratch& w, ForwardBlock& block, const Keys& keys, const int32_t* segments,
                 int64_t j0, int n, TileClass tile_class, bool exact, Ahead* ahead) const {
-    const int width = block.width, d = static_cast<int>(p_.head_dim), dv = static_cast<int>(p_.head_dim_v);
-    const float* k = keys.k + (j0 - keys.first) * keys.k_stride;
-    const float* v = keys.v + (j0 - keys.first) * keys.v_stride;
+    const int width = block.width, d = depth(), dv = static_cast<int>(p_.head_dim_v);
+    const Element* k = keys.k + (j0 - keys.first) * keys.k_stride;
     Piece pieces[kMaxPieces];
     int piece_count = 1;
     pieces[0] = {0, n, 0, width / kLanes};
     const bool plain = tile_class == TileClass::full && !general_;
     if (plain && d <= kDepth) {
-      Panels<true, Out::kStoreMax>(n, d, k, keys.k_stride, block.q_t, width, w.s, width, width, w.tile_top,
-                                   ahead);
+      Panels<true, Out::kStoreMax>(n, d, k, keys.k_stride, elements(block.q_t), width, w.s, width, width,
+                                   w.tile_top, ahead);
     } else {
       if (tile_class == TileClass::partial)
-        piece_count = cut_pieces(pieces, *block.lanes, j0, n, width / kLanes, kLanes);
+        piece_count = cut_pieces(pieces, *block.lanes, j0, n, width / kLanes, kLanes, kUnit);
       for (int i = 0; i < piece_count; ++i) scores(w, block, pieces[i], k, keys.k_stride, ahead);
       if (!plain) mask(w, *block.lanes, width, segments ? segments + (j0 - keys.first) : nullptr, j0, n);
       ColumnMaxima(w.s, width, n, width, w.tile_top);
@@ -175,42 +179,56 @@ class ForwardRun {
       LoadDropout(w.keep, width, p_, *block.lanes, j0, n);
       Multiply(w.s, w.keep, static_cast<int64_t>(n) * width);
     }
+    Products::Weights(w.s, width, j0, n);
     if (!block.started && plain && !exact) {
       block.started = true;
-      Panels<false, Out::kStore>(dv, n, v, keys.v_stride, w.s, width, block.o_t, width, width, nullptr,
-                                 ahead);
+      Panels<false, Out::kStore>(dv, units(j0, j0 + n), values_of(keys, j0), keys.v_stride, elements(w.s),
+                                 width, block.o_t, width, width, nullptr, ahead);
       return;
     }
     if (!block.started) ClearOutput(block, p_.head_dim_v);
     for (int i = 0; i < piece_count; ++i) {
       const Piece& piece = pieces[i];
-      const int x = piece.begin * kLanes, lanes = piece.end * kLanes - x, rows = piece.last - piece.first;
-      const float* values = v + piece.first * keys.v_stride;
-      const float* p = w.s + piece.first * width + x;
+      const int x = piece.begin * kLanes, lanes = piece.end * kLanes - x;
+      const int64_t begin = j0 + piece.first;
+      const int rows = units(begin, j0 + piece.last);
+      const Element* values = values_of(keys, begin);
+      const Element* p = elements(w.s) + (begin / kUnit - j0 / kUnit) * width + x;
       if (exact)
-        SeenProduct(dv, rows, values, keys.v_stride, p, width, block.o_t + x, lanes);
+        Products::Seen(dv, rows, values, keys.v_stride, p, width, block.o_t + x, lanes);
       else
         Panels<false, Out::kAccumulate>(dv, rows, values, keys.v_stride, p, width, block.o_t + x, width,
                                         lanes, nullptr, ahead);
     }
   }
 
+  static const Element* elements(const float* scratch) { return ElementsOf<Element>(scratch); }
+  // Of q and k in a row.
+  int depth() const { return static_cast<int>((p_.head_dim + kUnit - 1) / kUnit); }
+  // Rows of values and of weights that hold keys [begin, end).
+  static int units(int64_t begin, int64_t end) {
+    return static_cast<int>((end + kUnit - 1) / kUnit - begin / kUnit);
+  }
+  static const Element* values_of(const Keys& keys, int64_t key) {
+    return keys.v + (key / kUnit - keys.first / kUnit) * keys.v_stride;
+  }
+
   // S^T of one piece of a tile; -inf in the vectors that see none of its keys.
-  void scores(const ForwardScratch& w, const ForwardBlock& block, const Piece& piece, const float* k,
+  void scores(const ForwardScratch& w, const ForwardBlock& block, const Piece& piece, const Element* k,
               int64_t k_stride, Ahead* ahead) const {
-    const int width = block.width, d = static_cast<int>(p_.head_dim), n = piece.last - piece.first;
+    const int width = block.width, d = depth(), n = piece.last - piece.first;
     const int x = piece.begin * kLanes, end = piece.end * kLanes;
     k += piece.first * k_stride;
     float* s = w.s + piece.first * width;
-    ScoreProduct(n, d, k, k_stride, block.q_t + x, s + x, width, end - x, ahead);
+    ScoreProduct(n, d, k, k_stride, elements(block.q_t) + x, s + x, width, end - x, ahead);
     FillOutside(s, width, n, x, end, width, kNegativeInfinity);
   }
 
   template <bool kNatural>
   void weights(const ForwardScratch& w, const ForwardBlock& block, int n, bool exact) const {
     const int width = block.width;
-    RaiseTop<kNatural>(factor_of(p_), w.tile_top, block.top, block.sum, block.o_t, width,
-                       static_cast<int>(p_.head_dim_v), width);
+    RaiseTop<kNatural, Products::kRounded>(factor_of(p_), w.tile_top, block.top, block.sum, block.o_t, width,
+                                           static_cast<int>(p_.head_dim_v), width);
     if (exact)
       ExponentialsMarked<kNatural>(factor_of(p_), w.s, width, n, width, block.top, block.sum);
     else
@@ -240,7 +258,7 @@ class ForwardRun {
 };
 
 inline Status Forward(const Kernel&, const ForwardParams& p, const Schedule& schedule, const Launch& launch) {
-  return ForwardRun(p, schedule, launch).run();
+  return ForwardRun<Fp32Products>(p, schedule, launch).run();
 }
 
 }  // namespace HWY_NAMESPACE

@@ -50,7 +50,7 @@ struct ForwardSizes {
 // One worker's.
 struct ForwardScratch {
   Lanes* lanes;            // [blocks]
-  float *q_t, *o_t;        // [blocks][head_dim][tile_m], [blocks][head_dim_v][tile_m]
+  float *q_t, *o_t;        // [blocks][pitch_qk][tile_m], [blocks][head_dim_v][tile_m]
   float *top, *sum;        // [blocks][tile_m]: running maximum, of raw products or natural scores, and sum
   float* s;                // [tile_n][tile_m]: S^T, then P^T
   float *k_tile, *v_tile;  // [tile_n][pitch]: rows that are not read in place
@@ -68,7 +68,7 @@ struct ForwardScratch {
     tile_top = a.take<float>(s_.tile_m);
     segments = a.take<int32_t>(s_.tile_n);
     s = a.take<float>(tile);
-    q_t = a.take<float>(lanes_all * s_.head_dim);
+    q_t = a.take<float>(lanes_all * s_.pitch_qk);
     o_t = a.take<float>(lanes_all * s_.head_dim_v);
     k_tile = a.take<float>(s_.tile_n * s_.pitch_qk);
     v_tile = a.take<float>(s_.tile_n * s_.pitch_v);

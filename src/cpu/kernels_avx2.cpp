@@ -8,6 +8,7 @@
 #include "cpu/table.h"
 
 #define CPU_KERNEL_avx512(...)
+#define CPU_KERNEL_avx512bf16(...)
 #define CPU_KERNEL_avx2(...) TILEWISE_CPU_ROWS(__VA_ARGS__)
 #define CPU_KERNEL_neon(...)
 #define CPU_KERNEL_scalar(...)

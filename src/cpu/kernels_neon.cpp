@@ -5,6 +5,7 @@
 #include "cpu/table.h"
 
 #define CPU_KERNEL_avx512(...)
+#define CPU_KERNEL_avx512bf16(...)
 #define CPU_KERNEL_avx2(...)
 #define CPU_KERNEL_neon(...) TILEWISE_CPU_ROWS(__VA_ARGS__)
 #define CPU_KERNEL_scalar(...)

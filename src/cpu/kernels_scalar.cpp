@@ -6,6 +6,7 @@
 #include "cpu/table.h"
 
 #define CPU_KERNEL_avx512(...)
+#define CPU_KERNEL_avx512bf16(...)
 #define CPU_KERNEL_avx2(...)
 #define CPU_KERNEL_neon(...)
 #define CPU_KERNEL_scalar(...) TILEWISE_CPU_ROWS(__VA_ARGS__)

@@ -77,7 +77,7 @@ void fill_lanes(Lanes& lanes, const ForwardParams& p, const Sequence& sequence, 
   }
 }
 
-int cut_pieces(Piece* pieces, const Lanes& lanes, int64_t j0, int n, int vectors, int lanes_each) {
+int cut_pieces(Piece* pieces, const Lanes& lanes, int64_t j0, int n, int vectors, int lanes_each, int unit) {
   pieces[0] = {0, n, 0, vectors};
   if (vectors < 2 || vectors > kMaxPieces / 2 - 1) return 1;
   int from[kMaxPieces], to[kMaxPieces], cuts[kMaxPieces + 2];
@@ -91,6 +91,8 @@ int cut_pieces(Piece* pieces, const Lanes& lanes, int64_t j0, int n, int vectors
       lo = std::min<int64_t>(lo, lanes.lo[r]);
       hi = std::max<int64_t>(hi, lanes.hi[r]);
     }
+    lo = std::min(lo, j0 + n) / unit * unit;
+    hi = (std::min(hi, j0 + n) + unit - 1) / unit * unit;
     from[v] = static_cast<int>(clamp_index(lo - j0, 0, n));
     to[v] = static_cast<int>(clamp_index(hi - j0, 0, n));
     cuts[count++] = from[v];

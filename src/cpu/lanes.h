@@ -64,8 +64,10 @@ struct Piece {
 constexpr int kMaxPieces = 20;
 
 // Cuts keys [j0, j0 + n) for `vectors` vectors of `lanes_each`; returns the number of pieces: 1 where cutting
-// saves nothing. Pieces that no lane sees are in it too, with begin == end.
-int cut_pieces(Piece* pieces, const Lanes& lanes, int64_t j0, int n, int vectors, int lanes_each);
+// saves nothing. Pieces that no lane sees are in it too, with begin == end. Cuts fall on keys that are
+// multiples of `unit`, counted from the sequence's first.
+int cut_pieces(Piece* pieces, const Lanes& lanes, int64_t j0, int n, int vectors, int lanes_each,
+               int unit = 1);
 
 // True where some tile of the call needs more than the interval test: scores go through FinishScores.
 bool needs_general_scores(const ForwardParams& p);

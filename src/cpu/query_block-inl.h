@@ -16,10 +16,12 @@ struct ForwardBlock {
   bool started;  // o_t holds something
 };
 
-constexpr int kDepth = 128;  // of one pass of S^T = K Q^T: a panel of Q^T stays in L1, and sums stay short
+constexpr int kDepth =
+    128;  // elements of one pass of S^T = K Q^T: a panel of Q^T stays in L1, and sums stay short
 
 // s[key][lane] = K Q^T for n rows of K and `lanes` lanes of Q^T [dim][ld], s at the same leading dimension.
-inline void ScoreProduct(int n, int dim, const float* k, int64_t k_stride, const float* q_t, float* s,
+template <class Element>
+inline void ScoreProduct(int n, int dim, const Element* k, int64_t k_stride, const Element* q_t, float* s,
                          int64_t ld, int lanes, Ahead* ahead) {
   Panels<true, Out::kStore>(n, std::min(kDepth, dim), k, k_stride, q_t, ld, s, ld, lanes, nullptr, ahead);
   for (int c = kDepth; c < dim; c += kDepth)

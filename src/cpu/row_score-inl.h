@@ -6,9 +6,9 @@ namespace HWY_NAMESPACE {
 
 // s[j] is the product with key key0 + j, from <= j < to; the vectors that hold them are whole. `add` is
 // load_row_bias_and_mask's row or null, `key_segments` the ids of the keys or null.
-HWY_NOINLINE void FinishRowScores(float* HWY_RESTRICT s, int from, int to, const ForwardParams& p,
-                                  const RowPlace& place, int64_t key0, const float* HWY_RESTRICT add,
-                                  const int32_t* HWY_RESTRICT key_segments) {
+inline HWY_NOINLINE void FinishRowScores(float* HWY_RESTRICT s, int from, int to, const ForwardParams& p,
+                                         const RowPlace& place, int64_t key0, const float* HWY_RESTRICT add,
+                                         const int32_t* HWY_RESTRICT key_segments) {
   const D d;
   const hn::RebindToSigned<D> di;
   const V hidden = hn::Set(d, kNegativeInfinity), factor = hn::Set(d, p.scale);

@@ -24,6 +24,7 @@ constexpr IsaName kIsas[] = {
     {Target::scalar, TILEWISE_ISA_SCALAR, "any CPU"},
     {Target::avx2, TILEWISE_ISA_AVX2, "AVX2 with FMA and F16C"},
     {Target::avx512, TILEWISE_ISA_AVX512, "AVX-512 (F BW CD DQ VL)"},
+    {Target::avx512bf16, TILEWISE_ISA_AVX512BF16, "AVX-512 with BF16"},
     {Target::neon, TILEWISE_ISA_NEON, "NEON"},
 };
 
@@ -89,6 +90,7 @@ double relative_rate(Target target, uint64_t isa) {
 int64_t lanes_of(Target target) {
   switch (target) {
     case Target::avx512:
+    case Target::avx512bf16:
       return 16;
     case Target::avx2:
       return 8;
@@ -101,7 +103,10 @@ int64_t lanes_of(Target target) {
 
 // Share of that rate that the products reach, by measurement (docs/performance/cpu.md, decode.md).
 constexpr double kFusedEfficiency = 0.85;
-constexpr double kNarrowEfficiency = 0.65;  // fused, with one vector of query lanes or less
+// By dots of pairs only the products are faster or slower, by the device's ratio: what is left takes as long.
+constexpr double kDotProducts = 1.04, kDotRest = 0.14;  // of an operation's time at the peak of fp32
+constexpr double kUnknownDots = 0.5;                    // the ratio where a device says nothing
+constexpr double kNarrowEfficiency = 0.65;              // fused, with one vector of query lanes or less
 constexpr double kStandardEfficiency = 0.80;
 constexpr double kRowsEfficiency = 0.75;    // with rows that share each read of a key
 constexpr double kOneRowEfficiency = 0.35;  // and with one row
@@ -160,6 +165,9 @@ std::string refuses(const Kernel& kernel, const Problem& problem, const DeviceIn
   const auto stored = static_cast<int32_t>(kernel.stored_kv());
   if (problem.dtype_k != stored) return wrong("k", problem.dtype_k);
   if (problem.dtype_v != stored) return wrong("v", problem.dtype_v);
+  if (kernel.target == Target::avx512bf16 && kernel.op == Op::backward && problem.dtype_dout != stored)
+    return std::string("takes dout in bf16, as it multiplies it; dout is ") +
+           name_of(static_cast<DType>(problem.dtype_dout));
   const int64_t dim = std::max(problem.head_dim, problem.head_dim_v);
   if (dim > kMaxHeadDim)
     return "takes head_dim and head_dim_v up to " + std::to_string(kMaxHeadDim) + "; the larger is " +
@@ -239,6 +247,10 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
     beside = key_heads * (kSmallHeadSeconds + rows * kSmallRowSeconds) *
              (kernel.op == Op::backward ? kSmallBackward : 1.0);
   } else {
+    if (kernel.target == Target::avx512bf16) {
+      const double ratio = device.bf16_dots > 0.0 ? device.bf16_dots : kUnknownDots;
+      work = operations(problem) * (kDotProducts / ratio + kDotRest);
+    }
     // Rows are padded to whole vectors.
     const int64_t lanes = lanes_of(kernel.target);
     const double padded = static_cast<double>(multiple_of(lanes, static_cast<int64_t>(rows)));

@@ -84,6 +84,56 @@ TEST(CpuRules, HeadDimsEndAt576) {
   }
 }
 
+#if defined(__x86_64__)
+// What runs a bf16 forward of `seqlen` rows on a device whose dots have this rate.
+std::string kernel_of_bf16(int64_t seqlen, double dots, bool causal = false) {
+  DeviceInfo with = device();
+  with.isa |= TILEWISE_ISA_AVX512BF16;
+  with.bf16_dots = dots;
+  Problem p = problem(Op::forward, seqlen, seqlen);
+  p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = TILEWISE_BF16;
+  p.causal = causal;
+  const Kernel* best = nullptr;
+  double least = 0;
+  for (const Kernel& kernel : cpu_kernels()) {
+    if (kernel.op != Op::forward || kernel.dtype != DType::bf16 || !cpu::refuses(kernel, p, with).empty())
+      continue;
+    const double seconds = cpu::estimate(kernel, p, with, cpu::schedule(kernel, p, with, 1)).seconds;
+    if (best && seconds >= least) continue;
+    best = &kernel;
+    least = seconds;
+  }
+  return best->name;
+}
+
+TEST(CpuRules, Bf16DotsAreTakenWhereTheyAreFaster) {
+  for (const bool causal : {false, true}) {
+    for (const int64_t seqlen : {256, 1024, 4096}) {
+      EXPECT_EQ(kernel_of_bf16(seqlen, 2.0, causal), "forward_avx512bf16_bf16_64x96") << seqlen;
+      for (const double slower : {0.5, 1.0, 0.0})
+        EXPECT_EQ(kernel_of_bf16(seqlen, slower, causal), "forward_avx512_bf16_64x96") << seqlen;
+    }
+  }
+  EXPECT_EQ(kernel_of_bf16(16, 2.0), "forward_avx512_bf16_small_192x192");
+}
+
+TEST(CpuRules, Bf16DotsTakeDoutInBf16) {
+  Problem p = problem(Op::backward, 64, 64);
+  p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_dout = TILEWISE_BF16;
+  for (const Kernel& kernel : cpu_kernels()) {
+    if (kernel.target != Target::avx512bf16 || kernel.op != Op::backward) continue;
+    DeviceInfo with = device();
+    EXPECT_EQ(cpu::refuses(kernel, p, with), "needs AVX-512 with BF16, which this CPU does not have");
+    with.isa |= TILEWISE_ISA_AVX512BF16;
+    EXPECT_EQ(cpu::refuses(kernel, p, with), "");
+    p.dtype_dout = TILEWISE_F32;
+    EXPECT_EQ(cpu::refuses(kernel, p, with), "takes dout in bf16, as it multiplies it; dout is f32");
+    return;
+  }
+  FAIL() << "no such row";
+}
+#endif
+
 TEST(CpuRules, SmallSaysWhatDoesNotFitItsTile) {
   const Kernel& forward = row(Op::forward, Form::small);
   EXPECT_EQ(cpu::refuses(forward, problem(Op::forward, 192, 192), device()), "");

@@ -15,7 +15,8 @@ HWY_INLINE hn::Mask<hn::ScalableTag<float>> OutsideInterval(hn::Vec<hn::Scalable
 }
 
 // The interval test alone, in any units. Keys j0 .. j0 + n.
-HWY_NOINLINE void MaskIntervals(float* HWY_RESTRICT s, int64_t ld, const Lanes& lanes, int64_t j0, int n) {
+inline HWY_NOINLINE void MaskIntervals(float* HWY_RESTRICT s, int64_t ld, const Lanes& lanes, int64_t j0,
+                                       int n) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> di;
   const auto hidden = hn::Set(d, kNegativeInfinity);
@@ -33,9 +34,10 @@ HWY_NOINLINE void MaskIntervals(float* HWY_RESTRICT s, int64_t ld, const Lanes& 
 // Softcap, bias, ALiBi, segments, dense mask, interval. s times `scale` is the score. `add` is
 // load_bias_and_mask's tile or null; `key_segments` the ids of the keys or null; `slope` (or null) gets the
 // softcap's derivative 1 - tanh^2, for backward.
-HWY_NOINLINE void FinishScores(float* HWY_RESTRICT s, int64_t ld, const Lanes& lanes, const ForwardParams& p,
-                               float scale, int64_t j0, int n, const float* HWY_RESTRICT add,
-                               const int32_t* HWY_RESTRICT key_segments, float* HWY_RESTRICT slope) {
+inline HWY_NOINLINE void FinishScores(float* HWY_RESTRICT s, int64_t ld, const Lanes& lanes,
+                                      const ForwardParams& p, float scale, int64_t j0, int n,
+                                      const float* HWY_RESTRICT add, const int32_t* HWY_RESTRICT key_segments,
+                                      float* HWY_RESTRICT slope) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> di;
   const auto hidden = hn::Set(d, kNegativeInfinity);
@@ -79,8 +81,8 @@ HWY_NOINLINE void FinishScores(float* HWY_RESTRICT s, int64_t ld, const Lanes& l
 
 // keep[key][lane] of keys j0 .. j0 + n: 0 or 1/(1-p), by core/dropout.h; one hash serves the keys 2m and 2m
 // + 1.
-HWY_NOINLINE void LoadDropout(float* HWY_RESTRICT keep, int64_t ld, const ForwardParams& p,
-                              const Lanes& lanes, int64_t j0, int n) {
+inline HWY_NOINLINE void LoadDropout(float* HWY_RESTRICT keep, int64_t ld, const ForwardParams& p,
+                                     const Lanes& lanes, int64_t j0, int n) {
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> di;
   const hn::RebindToUnsigned<decltype(d)> du;

@@ -100,8 +100,8 @@ HWY_NOINLINE void ExponentialsMarked(float c, float* HWY_RESTRICT s, int64_t ld,
   }
 }
 
-HWY_NOINLINE void ColumnMaxima(const float* HWY_RESTRICT s, int64_t ld, int n, int width,
-                               float* HWY_RESTRICT top) {
+inline HWY_NOINLINE void ColumnMaxima(const float* HWY_RESTRICT s, int64_t ld, int n, int width,
+                                      float* HWY_RESTRICT top) {
   const D d;
   for (int x = 0; x < width; x += kLanes) {
     V maximum = hn::Set(d, kNegativeInfinity);
@@ -113,15 +113,25 @@ HWY_NOINLINE void ColumnMaxima(const float* HWY_RESTRICT s, int64_t ld, int n, i
 // Raises `top` to the tile's maximum in the lanes where that is higher by more than kSlack, and scales their
 // sums and columns of O^T down. A weight is at most 2^8 then, which costs fp32 nothing, and after its
 // first tiles a row is hardly ever scaled again. Each lane decides for itself.
-template <bool kNatural>
+//
+// kRounded: weights lose their last bits before they are multiplied, all but powers of two. So that a row
+// that one key decides keeps its value, it also rises where that key's weight would be a large part of the
+// sum.
+template <bool kNatural, bool kRounded>
 HWY_NOINLINE void RaiseTop(float c, const float* HWY_RESTRICT tile_top, float* HWY_RESTRICT top,
                            float* HWY_RESTRICT sum, float* HWY_RESTRICT o, int64_t ld, int dim, int width) {
-  constexpr float kSlack = 8.0f;
+  constexpr float kSlack = 8.0f, kLargePart = 1.0f / 16;
   const Weights<kNatural> weights(c);
   const D d;
   for (int x = 0; x < width; x += kLanes) {
     const V before = hn::Load(d, top + x), tile = hn::Load(d, tile_top + x);
-    const auto rises = hn::Gt(weights.rise(before, tile), hn::Set(d, kSlack));
+    const V rise = weights.rise(before, tile);
+    auto rises = hn::Gt(rise, hn::Set(d, kSlack));
+    if constexpr (kRounded) {
+      const auto large = hn::Gt(Exp2(hn::Min(rise, hn::Set(d, kSlack))),
+                                hn::Mul(hn::Load(d, sum + x), hn::Set(d, kLargePart)));
+      rises = hn::Or(rises, hn::And(large, hn::Gt(rise, hn::Zero(d))));
+    }
     if (hn::AllFalse(d, rises)) continue;
     const V after = hn::IfThenElse(rises, tile, before);
     hn::Store(after, d, top + x);
@@ -143,8 +153,9 @@ HWY_INLINE void Multiply(float* HWY_RESTRICT x, const float* HWY_RESTRICT by, in
 
 // O^T += V^T P^T element by element over what each lane sees: the bits of the tile product, without its 0 *
 // NaN.
-HWY_NOINLINE void SeenProduct(int dim, int n, const float* HWY_RESTRICT v, int64_t v_stride,
-                              const float* HWY_RESTRICT p, int64_t ld, float* HWY_RESTRICT o, int width) {
+inline HWY_NOINLINE void SeenProduct(int dim, int n, const float* HWY_RESTRICT v, int64_t v_stride,
+                                     const float* HWY_RESTRICT p, int64_t ld, float* HWY_RESTRICT o,
+                                     int width) {
   const D d;
   const hn::RebindToSigned<D> di;
   const auto hidden = hn::BitCast(di, hn::Set(d, -0.0f));

@@ -4,6 +4,7 @@
 #define TILEWISE_CPU_TABLE_H_
 
 #include "core/kernel.h"
+#include "cpu/backward.h"
 #include "cpu/lanes.h"
 #include "cpu/row_forward.h"
 #include "cpu/rules.h"
@@ -49,6 +50,7 @@ constexpr Kernel row(const char* name, Target target, Op op, DType dtype, Form f
                      decltype(Kernel::forward) forward, decltype(Kernel::backward) backward) {
   if (tile_m > most_rows(form)) tile_m_is_too_large();
   if (form == Form::small && tile_n > kSmallKeys) tile_n_does_not_fit();
+  if (op == Op::backward && form == Form::fused && tile_n > kMaxTileKeys) tile_n_does_not_fit();
   if (form == Form::rows && (tile_n > kMaxRowKeys || kSplitKeys % tile_n != 0)) tile_n_does_not_fit();
   return {.name = name,
           .op = op,

@@ -5,6 +5,9 @@
 // dP^T = V dO^T, dQ^T += K^T dS^T with queries in the lanes, dV += P^T dO and dK += dS^T Q with the head dim
 // in the lanes. Nothing is ever transposed but the packs of q and dO.
 //
+// An element of A and B is one fp32 number, or, where Product<Element> says so, a few shorter ones that stand
+// for as many steps of k.
+//
 // Register tile: kPanelRows x kPanelVectors accumulators stay in registers over all of k. A panel of B (k
 // rows of kPanelVectors vectors) is small enough for L1 and is met again by every row tile. Included once per
 // instruction set, inside HWY_BEFORE_NAMESPACE.
@@ -89,11 +92,20 @@ HWY_INLINE void MulAddTo(V& acc, V a, V b) {
 #endif
 }
 
+// acc += a * b over all that an element holds: what another dot product instruction specialises.
+template <class Element>
+struct Product;
+template <>
+struct Product<float> {
+  static HWY_INLINE void add(V& acc, V a, V b) { MulAddTo(acc, a, b); }
+};
+
 // A(m, k) = a[m * as + k] where kUnitK, else a[m + k * as].
-template <int kRows, int kVectors, bool kUnitK, Out kOut>
-HWY_INLINE void TileProduct(const float* HWY_RESTRICT a, int64_t as, const float* HWY_RESTRICT b, int64_t bs,
-                            int nk, float* HWY_RESTRICT c, int64_t cs, V* HWY_RESTRICT top) {
+template <int kRows, int kVectors, bool kUnitK, Out kOut, class Element>
+HWY_INLINE void TileProduct(const Element* HWY_RESTRICT a, int64_t as, const Element* HWY_RESTRICT b,
+                            int64_t bs, int nk, float* HWY_RESTRICT c, int64_t cs, V* HWY_RESTRICT top) {
   const D d;
+  const hn::ScalableTag<Element> de;
   V acc[kRows][kVectors];
 #if defined(__GNUC__)
   __asm__("" : "+r"(b));  // else g++ keeps the first rows of B in registers from tile to tile, and spills
@@ -105,14 +117,14 @@ HWY_INLINE void TileProduct(const float* HWY_RESTRICT a, int64_t as, const float
   }
 #pragma GCC unroll 4
   for (int k = 0; k < nk; ++k) {
-    V row[kVectors];
+    hn::Vec<decltype(de)> row[kVectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) row[v] = hn::Load(d, b + v * kLanes);
+    for (int v = 0; v < kVectors; ++v) row[v] = hn::Load(de, b + v * kLanes);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const V element = hn::Set(d, kUnitK ? a[r * as] : a[r]);
+      const auto element = hn::Set(de, kUnitK ? a[r * as] : a[r]);
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) MulAddTo(acc[r][v], element, row[v]);
+      for (int v = 0; v < kVectors; ++v) Product<Element>::add(acc[r][v], element, row[v]);
     }
     a += kUnitK ? 1 : as;
     b += bs;
@@ -131,8 +143,8 @@ HWY_INLINE void TileProduct(const float* HWY_RESTRICT a, int64_t as, const float
 
 // All m rows of one panel; the rows that no full tile holds go through smaller tiles: one vector needs many
 // rows to hide the latency.
-template <int kVectors, bool kUnitK, Out kOut>
-HWY_NOINLINE void Panel(int m, int nk, const float* a, int64_t as, const float* b, int64_t bs, float* c,
+template <int kVectors, bool kUnitK, Out kOut, class Element>
+HWY_NOINLINE void Panel(int m, int nk, const Element* a, int64_t as, const Element* b, int64_t bs, float* c,
                         int64_t cs, float* top, Ahead* ahead) {
   const D d;
   constexpr int kRows = kVectors == 1 ? kTallRows : kVectors == kPanelVectors ? kPanelRows : 8;
@@ -175,8 +187,8 @@ HWY_NOINLINE void Panel(int m, int nk, const float* a, int64_t as, const float* 
 
 // C of `width` lanes, a multiple of kLanes. B, C and top are aligned to a vector, bs and cs multiples of
 // kLanes.
-template <bool kUnitK, Out kOut>
-HWY_INLINE void Panels(int m, int nk, const float* a, int64_t as, const float* b, int64_t bs, float* c,
+template <bool kUnitK, Out kOut, class Element>
+HWY_INLINE void Panels(int m, int nk, const Element* a, int64_t as, const Element* b, int64_t bs, float* c,
                        int64_t cs, int width, float* top = nullptr, Ahead* ahead = nullptr) {
   int x = 0;
   for (; x + kPanelVectors * kLanes <= width; x += kPanelVectors * kLanes)

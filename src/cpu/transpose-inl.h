@@ -46,16 +46,19 @@ HWY_INLINE __m512 UpperPairs(__m512 x, __m512 y) {
 
 // to[c][r] = from[r][c] * times[c], 16 x 16: every line of `to` is written once, whole. Inlined, its 32 row
 // addresses would be kept on the stack and stepped there. kPartial: the last of `rows` stands in for the
-// rest.
-template <bool kPartial>
+// rest. Not kScaled: `times` is not read, and every bit stays, whatever the 32 stand for.
+template <bool kPartial, bool kScaled = true>
 HWY_NOINLINE void Transpose16(const float* HWY_RESTRICT from, int64_t from_stride, float* HWY_RESTRICT to,
                               int64_t to_stride, V times, int rows) {
   __m512 a[16], b[16];
 #pragma GCC unroll 16
   for (int r = 0; r < 16; ++r)
-    a[r] = _mm512_mul_ps(times.raw,
-                         _mm512_loadu_ps(from + (!kPartial || r < rows ? r : rows - 1) * from_stride));
-    // Within blocks of 4 columns: first pairs of rows, then 4 rows.
+    a[r] = _mm512_loadu_ps(from + (!kPartial || r < rows ? r : rows - 1) * from_stride);
+  if constexpr (kScaled) {
+#pragma GCC unroll 16
+    for (int r = 0; r < 16; ++r) a[r] = _mm512_mul_ps(times.raw, a[r]);
+  }
+  // Within blocks of 4 columns: first pairs of rows, then 4 rows.
 #pragma GCC unroll 8
   for (int r = 0; r < 16; r += 2) {
     b[r] = _mm512_unpacklo_ps(a[r], a[r + 1]);
@@ -86,9 +89,9 @@ HWY_NOINLINE void Transpose16(const float* HWY_RESTRICT from, int64_t from_strid
 
 // Rows [r0, r1), columns [c0, c1) of the transpose, one by one. Inlined beside the blocks, its addresses
 // would be stepped with them.
-HWY_NOINLINE void TransposeEach(const float* HWY_RESTRICT from, int64_t from_stride, int r0, int r1, int c0,
-                                int c1, float* HWY_RESTRICT to, int64_t to_stride,
-                                const ColumnFactors& factors) {
+inline HWY_NOINLINE void TransposeEach(const float* HWY_RESTRICT from, int64_t from_stride, int r0, int r1,
+                                       int c0, int c1, float* HWY_RESTRICT to, int64_t to_stride,
+                                       const ColumnFactors& factors) {
   for (int r = r0; r < r1; ++r)
     for (int c = c0; c < c1; ++c) to[c * to_stride + r] = from[r * from_stride + c] * factors.at(c);
 }

@@ -44,6 +44,8 @@ HWY_BEFORE_NAMESPACE();
 //
 #include "cpu/query_block-inl.h"
 //
+#include "cpu/fp32_products-inl.h"
+//
 #include "cpu/forward-inl.h"
 #include "cpu/row_product-inl.h"
 #include "cpu/row_score-inl.h"

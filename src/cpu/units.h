@@ -11,6 +11,7 @@ namespace tilewise::cpu {
 std::span<const Kernel> scalar_kernels();
 std::span<const Kernel> avx2_kernels();
 std::span<const Kernel> avx512_kernels();
+std::span<const Kernel> avx512bf16_kernels();
 std::span<const Kernel> neon_kernels();
 
 }  // namespace tilewise::cpu

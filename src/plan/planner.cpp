@@ -20,6 +20,8 @@ uint64_t isa_bit(Target target) {
       return TILEWISE_ISA_AVX2;
     case Target::avx512:
       return TILEWISE_ISA_AVX512;
+    case Target::avx512bf16:
+      return TILEWISE_ISA_AVX512BF16;
     case Target::neon:
       return TILEWISE_ISA_NEON;
     case Target::simt:
@@ -171,6 +173,8 @@ const char* name_of(Target target) {
       return "avx2";
     case Target::avx512:
       return "avx512";
+    case Target::avx512bf16:
+      return "avx512bf16";
     case Target::neon:
       return "neon";
     case Target::simt:
@@ -191,7 +195,7 @@ std::string device_text(const tilewise_device_info& d) {
 
 std::string isa_text(uint64_t isa) {
   std::string text;
-  for (Target target : {Target::scalar, Target::avx2, Target::avx512, Target::neon}) {
+  for (Target target : {Target::scalar, Target::avx2, Target::avx512, Target::avx512bf16, Target::neon}) {
     if (isa & isa_bit(target)) append_listed(text, name_of(target), " ");
   }
   return text.empty() ? "none" : text;

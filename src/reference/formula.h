@@ -132,6 +132,7 @@ class HeadFormula {
       scores.push_back(s);
       if (value_of(s) > value_of(top)) top = s;
     }
+    const Real key_top = top;
     const double sink = p.sinks != nullptr ? p.sinks[h * p.sinks_stride] : -kInfinity;
     if (row.keys.empty()) {
       row.lse = Real(sink);
@@ -147,7 +148,8 @@ class HeadFormula {
     if (sink != -kInfinity) sum += exp(Real(sink) - top);
     row.lse = log_sum(top, sum, scores, row.weights);
 
-    if constexpr (std::is_same_v<Real, float>) row.o_divided_last = divided_last(row, sum, i);
+    if constexpr (std::is_same_v<Real, float>)
+      row.o_divided_last = divided_last(row, scores, key_top, exp(key_top - top) / sum, i);
     for (size_t n = 0; n < row.keys.size(); ++n) {
       const int64_t j = row.keys[n];
       row.weights[n] = row.weights[n] / sum;
@@ -165,15 +167,17 @@ class HeadFormula {
     return row;
   }
 
-  // `row.weights` are still those of the largest score = 1.
-  std::vector<Real> divided_last(const RowResult& row, Real sum, int64_t i) const {
+  // Weights of the keys' largest score = 1, whatever the sink: it joins a fused kernel's row last. `factor`:
+  // what they then lack of being divided.
+  std::vector<Real> divided_last(const RowResult& row, const std::vector<Real>& scores, Real key_top,
+                                 Real factor, int64_t i) const {
     std::vector<Real> o(static_cast<size_t>(p.head_dim_v), Real(0.0));
     for (size_t n = 0; n < row.keys.size(); ++n) {
-      const Real weight = stored_as(p.v.dtype, dropped(row.weights[n], i, row.keys[n]));
+      const Real weight = stored_as(p.v.dtype, dropped(exp(scores[n] - key_top), i, row.keys[n]));
       const Real* v_row = &v[at(row.keys[n], p.head_dim_v)];
       for (int64_t d = 0; d < p.head_dim_v; ++d) o[at(d, 1)] += weight * v_row[d];
     }
-    for (Real& x : o) x = x / sum;
+    for (Real& x : o) x = x * factor;
     return o;
   }
 

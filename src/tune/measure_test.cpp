@@ -108,9 +108,10 @@ TEST(Measure, BeforeAndAfterAreOutsideTheSample) {
 TEST(Peak, EveryInstructionSetOfTheMachineGivesARate) {
   ThreadPool pool(2);
   const uint64_t isa = cpu_isa();
-  for (Target target : {Target::scalar, Target::avx2, Target::avx512, Target::neon}) {
+  for (Target target : {Target::scalar, Target::avx2, Target::avx512, Target::avx512bf16, Target::neon}) {
     if (target == Target::avx2 && !(isa & TILEWISE_ISA_AVX2)) continue;
     if (target == Target::avx512 && !(isa & TILEWISE_ISA_AVX512)) continue;
+    if (target == Target::avx512bf16 && !(isa & TILEWISE_ISA_AVX512BF16)) continue;
     if (target == Target::neon && !(isa & TILEWISE_ISA_NEON)) continue;
     FmaPeak one(pool, target, 1), two(pool, target, 2);
     one.run();

@@ -1,4 +1,4 @@
-// What the machine can do at most, measured: fp32 multiply-adds from registers, and bytes read from memory.
+// What the machine can do at most, measured: multiply-adds from registers, and bytes read from memory.
 // Both are bursts of a few milliseconds, to be timed in turns with what is compared to them.
 #ifndef TILEWISE_TUNE_PEAK_H_
 #define TILEWISE_TUNE_PEAK_H_
@@ -12,11 +12,12 @@
 
 namespace tilewise::tune {
 
-// The widest instruction set among TILEWISE_ISA bits that a peak can be measured for; scalar where there is
-// none.
+// The widest instruction set of fp32 among TILEWISE_ISA bits that a peak can be measured for; scalar where
+// there is none.
 Target widest_target(uint64_t isa);
 
-// Independent fp32 multiply-adds in the registers of `target`, one task for each of `threads` workers.
+// Independent multiply-adds in the registers of `target`, one task for each of `threads` workers: of fp32,
+// or, of avx512bf16, dots of bf16 pairs.
 class FmaPeak {
  public:
   FmaPeak(Executor& executor, Target target, int threads);
