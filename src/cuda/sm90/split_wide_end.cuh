@@ -31,15 +31,12 @@ __device__ __forceinline__ void write_wide_rows(const sm80::SplitArgs& args, con
     spoiled[r] = real && probe != 0.0f;
     const bool sees = real && products.sum[r] != 0.0f;
     const float sink = p.sinks && real ? p.sinks[head * p.sinks_stride] : kNegativeInfinity;
-    // The sink is one more weight; the larger of the two maxima is the common one.
-    const float common = fmaxf(products.top[r], sink * kLog2E);
-    const float of_keys = ptx::exp2_approx(products.top[r] - common);
-    const float all = fmaf(products.sum[r], of_keys, ptx::exp2_approx(sink * kLog2E - common));
-    factor[r] = sees ? of_keys / all : 0.0f;
+    const sm80::SplitEnd end(products.top[r], products.sum[r], sink);
+    factor[r] = sees ? end.factor() : 0.0f;
     columns[r] = written && !spoiled[r] ? static_cast<int>(p.head_dim_v) - column0 : 0;
     at[r] = p.o.at(u.w.batch, u.w.q_begin + query, head) + column0;
     if (p.lse.data && written && !spoiled[r] && products.group == 0 && lane % 4 == 0)
-      p.lse.at(u.w.batch, u.w.q_begin + query, head) = sees ? (common + ptx::log2_approx(all)) * kLn2 : sink;
+      p.lse.at(u.w.batch, u.w.q_begin + query, head) = sees ? end.lse() : sink;
 #pragma unroll
     for (int i = 0; i < C::kHalf / 2; ++i)
       if (i / 2 % 2 == r && !sees) products.r_o[i] = 0.0f;
