@@ -68,12 +68,12 @@ __device__ __forceinline__ void finish_wide_unit(const WideArgs& args, WideShare
   const bool begun = piece.at > 0, cut = begun || piece.count < s.groups;
   products.finish();
   if (!cut && !args.chunks) {
-    if (args.cuts && worker<C>() == 0) args.cuts[unit_of(args, s, piece.head)] = {0, 0};
+    if (args.cuts && worker<C>() == 0) args.cuts[sm80::unit_of(args, s, piece.head)] = {0, 0};
     return write_wide_rows(args, u, products);
   }
 
   int64_t index = 2 * static_cast<int64_t>(blockIdx.x) + (begun ? 0 : 1);
-  if (args.chunks) index = unit_of(args, s, piece.head) * args.chunks + s.chunk;
+  if (args.chunks) index = sm80::unit_of(args, s, piece.head) * args.chunks + s.chunk;
   write_wide_part(sm80::Part<C>(args, index), u, products);
   if (args.chunks) return;
 
@@ -81,7 +81,7 @@ __device__ __forceinline__ void finish_wide_unit(const WideArgs& args, WideShare
   const uint32_t blocks = (piece.start + s.groups - 1) / share - first + 1, shift = first % 4 * 8;
   if (args.cuts) {  // joined by the next launch
     if (!begun && worker<C>() == 0)
-      args.cuts[unit_of(args, s, piece.head)] = {first, static_cast<int>(blocks)};
+      args.cuts[sm80::unit_of(args, s, piece.head)] = {first, static_cast<int>(blocks)};
     return;
   }
   meet_workers<C>();  // all of the part is written
