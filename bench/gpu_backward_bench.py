@@ -42,17 +42,10 @@ def run_point(torch, ours, point, o):
     of = lambda heads: torch.randn(point.batch, point.seqlen, heads, point.head_dim, device="cuda").to(dtype)
     q, k, v, dout = of(point.heads), of(point.heads_kv), of(point.heads_kv), of(point.heads)
     rivals = rivals_of(torch, point, q, k, v, dout)
-    forward = {"q": q, "k": k, "v": v, "o": torch.empty_like(q),
-               "lse": torch.empty(point.batch, point.heads, point.seqlen, device="cuda")}
-    problem, tensors = ours.problem_of(point), tw.Tensors()
-    problem.features = tw.HAS_LSE
-    gpu.fill(problem, tensors, point.dtype, **forward)
-    ours.bind(torch, problem, tensors, "")[0]()
+    forward, problem, tensors, gradients = ours.training_of(torch, point, q, k, v, dout)
+    forward()
     torch.cuda.synchronize()
-    gradients = {"dq": torch.empty_like(q), "dk": torch.empty_like(k), "dv": torch.empty_like(v)}
-    problem, tensors = ours.problem_of(point, tw.BACKWARD), tw.Tensors()
-    problem.wants, problem.deterministic = 7, int(o.deterministic)
-    gpu.fill(problem, tensors, point.dtype, **forward, dout=dout, **gradients)
+    problem.deterministic = int(o.deterministic)
     call, plan = ours.bind(torch, problem, tensors, o.kernel)
     call()
     torch.cuda.synchronize()
@@ -91,19 +84,13 @@ def table_line(rows):
 
 
 def main():
-    parser = gpu.parser_of(__doc__)
-    parser.add_argument("--dims", default="64,128")
-    parser.add_argument("--lengths", default="512,2048,8192,16384")
-    parser.add_argument("--dtypes", default="bf16,f32")
+    parser = gpu.training_parser_of(__doc__, "512,2048,8192,16384")
     parser.add_argument("--deterministic", action="store_true")
-    parser.add_argument("--rounds", type=int, default=5)
     o = parser.parse_args()
     torch = gpu.torch_on_cuda()
     ours = gpu.Ours(o.library)
     print(f"{gpu.versions(torch)}; us and TFLOP/s of ours, TFLOP/s of the rivals and their time over ours", flush=True)
-    points = [gpu.Point("table", 16384 // s, 2048 // d, d, s, causal, dtype=dtype) for dtype in o.dtypes.split(",")
-              for d in map(int, o.dims.split(",")) for s in map(int, o.lengths.split(",")) for causal in (False, True)]
-    for line in gpu.lines_of(points, lambda point: run_point(torch, ours, point, o), table_line, o.output):
+    for line in gpu.lines_of(gpu.training_points("table", o), lambda point: run_point(torch, ours, point, o), table_line, o.output):
         print(line, flush=True)
 
 

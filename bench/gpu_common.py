@@ -57,6 +57,21 @@ class Ours(tw.Tilewise):
         enqueue, tensors_at = self.launcher(torch, plan), c.byref(tensors)
         return lambda: enqueue(tensors_at), plan
 
+    def training_of(self, torch, point, q, k, v, dout):
+        """Of a training step: a function that enqueues the forward and holds o and lse, of which `tensors` have addresses alone;
+        the backward's problem, its tensors, its gradients."""
+        forward = {"q": q, "k": k, "v": v, "o": torch.empty_like(q),
+                   "lse": torch.empty(point.batch, point.heads, point.seqlen, device="cuda")}
+        problem, tensors = self.problem_of(point), tw.Tensors()
+        problem.features = tw.HAS_LSE
+        fill(problem, tensors, point.dtype, **forward)
+        enqueue, _ = self.bind(torch, problem, tensors, "")
+        gradients = {"dq": torch.empty_like(q), "dk": torch.empty_like(k), "dv": torch.empty_like(v)}
+        problem, tensors = self.problem_of(point, tw.BACKWARD), tw.Tensors()
+        problem.wants = 7
+        fill(problem, tensors, point.dtype, **forward, dout=dout, **gradients)
+        return lambda held=forward: enqueue(), problem, tensors, gradients
+
 
 def fill(problem, tensors, dtype, **arrays):
     """Puts torch's tensors into `tensors` and their types into the problem; all are of `dtype` but lse."""
@@ -152,6 +167,22 @@ def parser_of(description):
     parser.add_argument("--output", default="")
     parser.add_argument("--kernel", default="", help="of ours; empty: the planner's choice")
     return parser
+
+
+def training_parser_of(description, lengths):
+    """For the benchmarks of training, whose points are a grid."""
+    parser = parser_of(description)
+    parser.add_argument("--dims", default="64,128")
+    parser.add_argument("--lengths", default=lengths)
+    parser.add_argument("--dtypes", default="bf16,f32")
+    parser.add_argument("--rounds", type=int, default=5)
+    return parser
+
+
+def training_points(name, o):
+    """The grid of those options: batch x seqlen is 16384 with 2048 channels of q, full and causal."""
+    return [Point(name, 16384 // s, 2048 // d, d, s, causal, dtype=dtype) for dtype in o.dtypes.split(",")
+            for d in map(int, o.dims.split(",")) for s in map(int, o.lengths.split(",")) for causal in (False, True)]
 
 
 def torch_on_cuda():

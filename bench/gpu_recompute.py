@@ -33,21 +33,12 @@ def kept_step(torch, point, q, k, v, dout):
 
 
 def our_step(torch, ours, point, q, k, v, dout):
-    out, lse = torch.empty_like(q), torch.empty(point.batch, point.heads, point.seqlen, device="cuda")
-    gradients = {"dq": torch.empty_like(q), "dk": torch.empty_like(k), "dv": torch.empty_like(v)}
-    forward = {"q": q, "k": k, "v": v, "o": out, "lse": lse}
-    problem, tensors = ours.problem_of(point), tw.Tensors()
-    problem.features = tw.HAS_LSE
-    gpu.fill(problem, tensors, point.dtype, **forward)
-    first, _ = ours.bind(torch, problem, tensors, "")
-    problem, back = ours.problem_of(point, tw.BACKWARD), tw.Tensors()
-    problem.wants = 7
-    gpu.fill(problem, back, point.dtype, **forward, dout=dout, **gradients)
-    second, plan = ours.bind(torch, problem, back, "")
+    forward, problem, tensors, gradients = ours.training_of(torch, point, q, k, v, dout)
+    backward, plan = ours.bind(torch, problem, tensors, "")
 
     def step():
-        first()
-        second()
+        forward()
+        backward()
         return tuple(gradients.values())
     return step, plan
 
@@ -103,19 +94,12 @@ def table_line(rows):
 
 
 def main():
-    parser = gpu.parser_of(__doc__)
-    parser.add_argument("--dims", default="64,128")
-    parser.add_argument("--lengths", default="1024,2048,4096")
-    parser.add_argument("--dtypes", default="bf16,f32")
-    parser.add_argument("--rounds", type=int, default=5)
-    o = parser.parse_args()
+    o = gpu.training_parser_of(__doc__, "1024,2048,4096").parse_args()
     torch = gpu.torch_on_cuda()
     torch.backends.cuda.matmul.allow_tf32 = False
     ours = gpu.Ours(o.library)
     print(f"{gpu.versions(torch)}; ours, then PyTorch's three steps with P kept: ms, TFLOP/s, most memory", flush=True)
-    points = [gpu.Point("recompute", 16384 // s, 2048 // d, d, s, causal, dtype=dtype) for dtype in o.dtypes.split(",")
-              for d in map(int, o.dims.split(",")) for s in map(int, o.lengths.split(",")) for causal in (False, True)]
-    for line in gpu.lines_of(points, lambda point: run_point(torch, ours, point, o), table_line, o.output):
+    for line in gpu.lines_of(gpu.training_points("recompute", o), lambda point: run_point(torch, ours, point, o), table_line, o.output):
         print(line, flush=True)
 
 

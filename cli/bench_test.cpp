@@ -3,52 +3,22 @@
 
 #include <gtest/gtest.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
 #include "cli/bench_grid.h"
 #include "cli/bench_report.h"
+#include "cli/command_test.h"
 #include "cli/rivals/rival.h"
-#include "cli/text.h"
 
 namespace tilewise::cli {
 namespace {
 
-using Json = nlohmann::json;
-
-struct Outcome {
-  int status = -1;
-  std::string out, err;
-  std::vector<Json> rows() const {
-    std::vector<Json> parsed;
-    std::istringstream lines(out);
-    for (std::string line; std::getline(lines, line);) parsed.push_back(Json::parse(line));
-    return parsed;
-  }
-};
-
 // `words` after "tilewise bench".
 Outcome bench(std::vector<std::string> words) {
-  Outcome outcome;
-  CLI::App app;
-  add_bench(app, &outcome.status);
   words.insert(words.begin(), "bench");
-  std::reverse(words.begin(), words.end());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  try {
-    app.parse(words);
-  } catch (const CLI::ParseError& error) {
-    outcome.status = kBadInput;
-    std::fputs(error.what(), stderr);
-  }
-  std::fflush(stdout);
-  outcome.out = testing::internal::GetCapturedStdout();
-  outcome.err = testing::internal::GetCapturedStderr();
-  return outcome;
+  return run_command(std::move(words), add_bench);
 }
 
 const std::vector<std::string> kSmall = {"--heads",   "2", "--head-dim", "16", "--seqlen",  "24",

@@ -3,58 +3,27 @@
 
 #include <gtest/gtest.h>
 
-#include <CLI/CLI.hpp>
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
-#include <sstream>
 
-#include "cli/text.h"
+#include "cli/command_test.h"
 #include "cli/tune.h"
 #include "tilewise/attention.h"
 
 namespace tilewise::cli {
 namespace {
 
-using Json = nlohmann::json;
-
-struct Outcome {
-  int status = -1;
-  std::string out, err;
-};
-
 Outcome command(std::vector<std::string> words) {
-  Outcome outcome;
-  CLI::App app;
-  add_verify(app, &outcome.status);
-  add_tune(app, &outcome.status);
-  std::reverse(words.begin(), words.end());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  try {
-    app.parse(words);
-  } catch (const CLI::ParseError& error) {
-    outcome.status = kBadInput;
-    std::fputs(error.what(), stderr);
-  }
-  std::fflush(stdout);
-  outcome.out = testing::internal::GetCapturedStdout();
-  outcome.err = testing::internal::GetCapturedStderr();
-  return outcome;
-}
-
-std::vector<Json> rows_of(const std::string& text) {
-  std::vector<Json> rows;
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) rows.push_back(Json::parse(line));
-  return rows;
+  return run_command(std::move(words), [](CLI::App& app, int* status) {
+    add_verify(app, status);
+    add_tune(app, status);
+  });
 }
 
 TEST(Verify, PrintsTheShareOfTheAllowanceWorstFirstAndHowToRepeatIt) {
   const Outcome run = command({"verify", "--count", "8", "--json"});
   ASSERT_EQ(run.status, kDone) << run.out << run.err;
-  const auto rows = rows_of(run.out);
+  const auto rows = run.rows();
   ASSERT_FALSE(rows.empty());
   double last = INFINITY;
   for (const Json& row : rows) {
@@ -71,7 +40,7 @@ TEST(Verify, PrintsTheShareOfTheAllowanceWorstFirstAndHowToRepeatIt) {
                std::to_string(worst["seed"].get<uint64_t>()), "--case", worst["case"].get<std::string>()});
   ASSERT_EQ(again.status, kDone) << again.err;
   bool found = false;
-  for (const Json& row : rows_of(again.out)) {
+  for (const Json& row : again.rows()) {
     if (row["kernel"] == worst["kernel"]) {
       EXPECT_EQ(row["allowance_used"], worst["allowance_used"]);
       found = true;
@@ -92,7 +61,7 @@ TEST(Verify, StopsByTimeAndRunsTheOracleOnRequest) {
   EXPECT_EQ(timed.status, kDone) << timed.err;
   const Outcome oracle = command({"verify", "--device", "reference", "--count", "3", "--json"});
   ASSERT_EQ(oracle.status, kDone) << oracle.out << oracle.err;
-  for (const Json& row : rows_of(oracle.out))
+  for (const Json& row : oracle.rows())
     EXPECT_NE(row["kernel"].get<std::string>().find("reference"), std::string::npos);
 }
 

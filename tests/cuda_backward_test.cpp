@@ -20,12 +20,8 @@ constexpr Direction kBackward = Direction::backward;
 // CUDA's handle of the calling thread's own stream: work of two threads overlaps.
 void* own_stream() { return reinterpret_cast<void*>(uintptr_t{2}); }
 
-class CudaBackward : public testing::Test {
+class CudaBackward : public CudaTest {
  protected:
-  void SetUp() override {
-    if (!cuda_device()) GTEST_SKIP() << cuda_device().status().message();
-  }
-  static const Context& context() { return shared_context().context(); }
   static Expected<Plan> plan_of(const DeviceCall& call, const char* kernel = nullptr) {
     Limits limits;
     limits.kernel = kernel;

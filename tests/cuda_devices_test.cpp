@@ -19,17 +19,14 @@ using namespace testing_support;
 constexpr const char* kLine =
     "name=a batch=2 heads_q=4 heads_kv=2 seqlen_q=70 seqlen_kv=90 head_dim=64 causal=bottom-right";
 
-class CudaDevices : public testing::Test {
+class CudaDevices : public CudaTest {
  protected:
   void SetUp() override {
-    if (!cuda_device()) GTEST_SKIP() << cuda_device().status().message();
+    CudaTest::SetUp();
+    if (IsSkipped()) return;
     if (const auto count = cuda::device_count(); !count || *count < 2) GTEST_SKIP() << "one device is found";
     ASSERT_EQ(cuda::synchronize(0).message(), "");  // so that device 0 is current
     ASSERT_EQ(Driver::get().current_device(), 0);
-  }
-  static const Context& context() { return shared_context().context(); }
-  static Status run(const DeviceCall& call, void* stream = nullptr) {
-    return attention(context(), call.data.problem(call.direction), call.tensors, stream);
   }
 };
 

@@ -13,12 +13,7 @@ namespace {
 
 using namespace testing_support;
 
-class CudaFar : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!cuda_device()) GTEST_SKIP() << cuda_device().status().message();
-  }
-};
+class CudaFar : public CudaTest {};
 
 // Tensors of 4 dimensions in one block: slice i of dimension `far` of each begins i * kStep elements behind
 // its first, all else densely.

@@ -23,16 +23,7 @@ using namespace testing_support;
 constexpr const char* kLine =
     "name=a batch=2 heads_q=4 heads_kv=2 seqlen_q=70 seqlen_kv=90 head_dim=64 causal=bottom-right";
 
-class CudaFaults : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!cuda_device()) GTEST_SKIP() << cuda_device().status().message();
-  }
-  static const Context& context() { return shared_context().context(); }
-  static Status run(const DeviceCall& call, void* stream = nullptr) {
-    return attention(context(), call.data.problem(call.direction), call.tensors, stream);
-  }
-};
+class CudaFaults : public CudaTest {};
 
 TEST_F(CudaFaults, ALaunchThatTheDeviceRefusesIsReportedAndTheNextCallWorks) {
   Driver& driver = Driver::get();

@@ -138,12 +138,7 @@ INSTANTIATE_TEST_SUITE_P(Properties, CudaRandom,
                          testing::Range(0, cuda_device() && !std::getenv("TILEWISE_TEST_CASES") ? 150 : 0));
 
 // What follows needs a device and is skipped with the reason where there is none.
-class Cuda : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!cuda_device()) GTEST_SKIP() << cuda_device().status().message();
-  }
-};
+class Cuda : public CudaTest {};
 
 TEST_F(Cuda, EachRowRunsAPlainProblem) {
   for (const Direction direction : {Direction::forward, Direction::backward}) {

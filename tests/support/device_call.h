@@ -1,5 +1,5 @@
 // A call on device tensors, with its own copies: a case's tensors on a CUDA device, the first unless said,
-// outputs poisoned, and the answer held against the oracle.
+// outputs poisoned, and the answer held against the oracle; and the fixture of tests that make such calls.
 #ifndef TILEWISE_TESTS_SUPPORT_DEVICE_CALL_H_
 #define TILEWISE_TESTS_SUPPORT_DEVICE_CALL_H_
 
@@ -50,6 +50,18 @@ struct DeviceCall {
   CaseData data;
   cuda::Mirror mirror;
   Tensors tensors{};
+};
+
+// Skipped, with the reason, where there is no device.
+class CudaTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!cuda_device()) GTEST_SKIP() << cuda_device().status().message();
+  }
+  static const Context& context() { return shared_context().context(); }
+  static Status run(const DeviceCall& call, void* stream = nullptr) {
+    return attention(context(), call.data.problem(call.direction), call.tensors, stream);
+  }
 };
 
 }  // namespace tilewise::testing_support

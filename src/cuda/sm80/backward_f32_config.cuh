@@ -1,5 +1,5 @@
 // The constants of the fp32 backward's two kernels, their plans of shared memory, what a launch passes, and
-// weights in two parts.
+// what both do alike: turns, rows and weights in two parts, units, stores.
 #ifndef TILEWISE_CUDA_SM80_BACKWARD_F32_CONFIG_H_
 #define TILEWISE_CUDA_SM80_BACKWARD_F32_CONFIG_H_
 
@@ -172,6 +172,20 @@ struct SplitWeights {
     }
   }
 };
+
+// Products of a fragment, `row` its first of this thread, to what the given numbers have. s_units: from this
+// lane's first column on; s_rows: of the block's own tile.
+template <int kCount>
+__device__ __forceinline__ void take_row_units(float (&r)[kCount], const float* s_units, const float* s_rows,
+                                               int row) {
+  const float of_row[2] = {s_rows[row], s_rows[row + 8]};
+#pragma unroll
+  for (int n = 0; n < kCount / 4; ++n) {
+    const float2 unit = *reinterpret_cast<const float2*>(s_units + 8 * n);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) r[4 * n + i] *= (i % 2 ? unit.y : unit.x) * of_row[i / 2];
+  }
+}
 
 // Sum += weights rows: what was issued for part 0 is on its way into r_part.
 template <typename Products, typename BTile, int kCount, int kSum, int kPartSum>

@@ -143,7 +143,7 @@ struct BackwardF32Keys : BackwardKeys<C, F32KeyShared<C>> {
     Products::template issue_scores<C::kDim, KTile, QTile>(r_s, shared.k, shared.q[stage]);
     Products::template wait<0>();
     Products::pin(r_s);
-    take_row_units(r_s, &shared.q_units[stage][column], shared.k_units);
+    take_row_units(r_s, &shared.q_units[stage][column], shared.k_units, warp_row_now() + lane_now() / 4);
     pairs.weigh(r_s);
     SplitWeights<kScores> weights;
     if (wants_dv()) {
@@ -156,22 +156,9 @@ struct BackwardF32Keys : BackwardKeys<C, F32KeyShared<C>> {
     Products::template issue_scores<C::kDim, KTile, QTile>(r_dp, shared.v, shared.dout[stage]);
     Products::template wait<0>();
     Products::pin(r_dp);
-    take_row_units(r_dp, &shared.dout_units[stage][column], shared.v_units);
+    take_row_units(r_dp, &shared.dout_units[stage][column], shared.v_units, warp_row_now() + lane_now() / 4);
     pairs.template score_gradients<GradientOf::product>(r_s, r_dp, careful);
     add_dk(r_s, stage);
-  }
-
-  // Products to what the given numbers have. s_rows: units of the block's keys.
-  static __device__ __forceinline__ void take_row_units(float (&r)[kScores], const float* s_units,
-                                                        const float* s_rows) {
-    const int row = warp_row_now() + lane_now() / 4;
-    const float of_row[2] = {s_rows[row], s_rows[row + 8]};
-#pragma unroll
-    for (int n = 0; n < C::kTileM / 8; ++n) {
-      const float2 unit = *reinterpret_cast<const float2*>(s_units + 8 * n);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) r[4 * n + i] *= (i % 2 ? unit.y : unit.x) * of_row[i / 2];
-    }
   }
 
   // P and dP to dS.

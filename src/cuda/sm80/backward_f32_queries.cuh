@@ -138,27 +138,14 @@ struct BackwardF32Queries : BackwardQueries<C, F32QueryShared<C>> {
     Products::template issue_scores<C::kDim, QTile, KTile>(r_s, shared.q, shared.k[stage]);
     Products::template wait<0>();
     Products::pin(r_s);
-    take_row_units(r_s, &shared.k_units[stage][column], shared.q_units);
+    take_row_units(r_s, &shared.k_units[stage][column], shared.q_units, warp_row_now() + lane_now() / 4);
     pairs.weigh(r_s);
     Products::template issue_scores<C::kDim, QTile, KTile>(r_dp, shared.dout, shared.v[stage]);
     Products::template wait<0>();
     Products::pin(r_dp);
-    take_row_units(r_dp, &shared.v_units[stage][column], shared.dout_units);
+    take_row_units(r_dp, &shared.v_units[stage][column], shared.dout_units, warp_row_now() + lane_now() / 4);
     pairs.template score_gradients<GradientOf::product>(r_s, r_dp, careful);
     add_dq(r_s, stage);
-  }
-
-  // Products to what the given numbers have. s_rows: units of the block's queries.
-  static __device__ __forceinline__ void take_row_units(float (&r)[kScores], const float* s_units,
-                                                        const float* s_rows) {
-    const int row = warp_row_now() + lane_now() / 4;
-    const float of_row[2] = {s_rows[row], s_rows[row + 8]};
-#pragma unroll
-    for (int n = 0; n < C::kTileN / 8; ++n) {
-      const float2 unit = *reinterpret_cast<const float2*>(s_units + 8 * n);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) r[4 * n + i] *= (i % 2 ? unit.y : unit.x) * of_row[i / 2];
-    }
   }
 
   __device__ __forceinline__ void add_dq(const float (&r_ds)[kScores], int stage) {

@@ -8,25 +8,10 @@
 
 #include "core/params.h"
 #include "cuda/split_sizes.h"
+#include "cuda/tile/fast_divide.cuh"
 #include "cuda/tile/work.cuh"
 
 namespace tilewise::sm80 {
-
-// n / divisor for 0 <= n < 2^31: a multiplication where the hardware has no division.
-struct FastDivide {
-  uint32_t divisor = 1, factor = 0, shift = 31;
-
-  static FastDivide by(int64_t divisor) {
-    FastDivide d;
-    d.divisor = static_cast<uint32_t>(divisor);
-    while ((int64_t{1} << (d.shift - 31)) < divisor) ++d.shift;
-    d.factor = static_cast<uint32_t>((uint64_t{1} << d.shift) / d.divisor + 1);
-    return d;
-  }
-  __host__ __device__ int divide(int n) const {
-    return static_cast<int>((static_cast<uint64_t>(static_cast<uint32_t>(n)) * factor) >> shift);
-  }
-};
 
 // An entry of the line: one tile of rows of one sequence (or one chunk of its keys), every key head of it.
 struct Span {
@@ -39,7 +24,7 @@ struct Span {
 
 struct SplitArgs {
   ForwardParams params;
-  FastDivide group, page, scale_rows;
+  tile::FastDivide group, page, scale_rows;
   int32_t q_tiles = 0;  // of a sequence
   int32_t chunks = 0;   // parts of fixed length that a sequence is cut into; 0: cut where blocks end
   int32_t entries = 0;  // batch * q_tiles * max(1, chunks)
@@ -57,7 +42,7 @@ struct SplitArgs {
   bool early = false;  // and nothing of global memory is read before the first key
   Span span = {};
   int32_t total = 0;  // groups of all units
-  FastDivide span_groups, heads;
+  tile::FastDivide span_groups, heads;
 };
 
 // Element: of q and o; Stored: of k and v. kKeys: of a warp's step, a group; kTileKeys: of a block's, a group

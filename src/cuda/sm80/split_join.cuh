@@ -24,6 +24,11 @@ struct Part {
   __device__ __forceinline__ float* sum() const { return top() + rows; }
 };
 
+// Units in the order of the line.
+__device__ __forceinline__ int64_t unit_of(const SplitArgs& args, const Span& s, int head) {
+  return (static_cast<int64_t>(s.band.batch) * args.q_tiles + s.q_tile) * args.params.heads_kv + head;
+}
+
 // A lane's columns of a row of a part.
 template <typename C>
 __device__ __forceinline__ void load_columns(const float* g_row, float (&r_o)[C::kColumns]) {
@@ -52,6 +57,17 @@ __device__ __forceinline__ void write_part(const Part<C>& part, int r, float top
   }
 }
 
+// The largest maximum of row r in `count` parts, by a warp.
+template <typename At>
+__device__ __forceinline__ float top_of_parts(int r, int count, const At& at) {
+  float top = kNegativeInfinity;
+#pragma unroll 1
+  for (int n = threadIdx.x % 32; n < count; n += 32) top = fmaxf(top, __ldcg(at(n).top() + r));
+#pragma unroll
+  for (int bit = 16; bit > 0; bit /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, bit));
+  return top;
+}
+
 // Row r from column0 on from `count` parts, by a warp, in ascending order; at(n) is the n-th. Weights are
 // found by the lanes, a part each, while the first parts are on their way.
 template <typename C, typename At>
@@ -69,11 +85,7 @@ __device__ __forceinline__ void join_row(const SplitArgs& args, const Unit& u, i
     }
   };
   read(0);
-  float top = kNegativeInfinity;
-#pragma unroll 1
-  for (int n = lane; n < count; n += 32) top = fmaxf(top, __ldcg(at(n).top() + r));
-#pragma unroll
-  for (int bit = 16; bit > 0; bit /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, bit));
+  const float top = top_of_parts(r, count, at);
   float sum = 0.0f, weight = 0.0f, r_o[C::kColumns] = {};
 #pragma unroll 1
   for (int begin = 0; begin < count; begin += kAtOnce) {
@@ -116,11 +128,7 @@ __device__ __forceinline__ void finish_unit(const SplitArgs& args, SplitShared<C
   const Unit u(s, piece.head);
   const bool begun = piece.at > 0, cut = begun || piece.count < s.groups;
   int64_t index = 2 * static_cast<int64_t>(blockIdx.x) + (begun ? 0 : 1);
-  if (args.chunks)
-    index =
-        ((static_cast<int64_t>(s.band.batch) * args.q_tiles + s.q_tile) * args.params.heads_kv + piece.head) *
-            args.chunks +
-        s.chunk;
+  if (args.chunks) index = unit_of(args, s, piece.head) * args.chunks + s.chunk;
   const Part<C> part(args, index);
 
   products.finish();

@@ -17,9 +17,9 @@ template <typename C>
 SplitArgs split_args(const ForwardParams& p, const cuda::Call& call) {
   SplitArgs args;
   args.params = p;
-  args.group = FastDivide::by(p.group());
-  args.page = FastDivide::by(std::max<int64_t>(1, p.page_size));
-  args.scale_rows = FastDivide::by(std::max<int64_t>(1, p.scale_rows));
+  args.group = tile::FastDivide(p.group());
+  args.page = tile::FastDivide(std::max<int64_t>(1, p.page_size));
+  args.scale_rows = tile::FastDivide(std::max<int64_t>(1, p.scale_rows));
   args.q_tiles = static_cast<int32_t>((p.seqlen_q * p.group() + C::kRows - 1) / C::kRows);
   args.part_rows = static_cast<int32_t>(cuda::split_part_rows(C::kRows, p.seqlen_q * p.group()));
   args.chunks = call.num_splits;
@@ -39,8 +39,8 @@ SplitArgs split_args(const ForwardParams& p, const cuda::Call& call) {
                  !p.q_offset.data;
   if (args.uniform) {
     args.span = span_of<C>(args, 0, 0);
-    args.span_groups = FastDivide::by(args.span.groups);
-    args.heads = FastDivide::by(p.heads_kv);
+    args.span_groups = tile::FastDivide(args.span.groups);
+    args.heads = tile::FastDivide(p.heads_kv);
     args.early = p.page_size == 0 && !p.cache_batch_idx.data;
     args.total = static_cast<int32_t>(p.batch * p.heads_kv) * args.span.groups;
   }

@@ -9,10 +9,9 @@
 #include "cuda/ptx/matrix.cuh"
 #include "cuda/ptx/mma.cuh"
 #include "cuda/sm80/split_rows.cuh"
+#include "cuda/sm80/split_softmax.cuh"
 #include "cuda/tile/narrow.cuh"
-#include "cuda/tile/score.cuh"
 #include "cuda/tile/shared_tile.cuh"
-#include "cuda/tile/softmax.cuh"
 
 namespace tilewise::sm80 {
 
@@ -89,8 +88,8 @@ struct Products {
     if constexpr (C::kQuantized) scale_scores(shared, r_s, args.params.k_scales.data ? s_scale[0] : nullptr);
     finish_scores(args, shared, r_s, key0 + 2 * (lane % 4));
     if (key0 < full_first || key0 + C::kKeys > full_last) hide(shared, r_s, key0 + 2 * (lane % 4));
-    raise(r_s);
-    weigh(r_s);
+    raise_rows(top, sum, r_s, r_o);
+    weigh_rows(top, sum, r_s);
     if constexpr (C::kQuantized) scale_weights(args, r_s, s_scale[1]);
     uint32_t r_p[kScores / 2];
 #pragma unroll
@@ -293,62 +292,12 @@ struct Products {
   // Products to scores in exponents of 2. `key` is of the first column.
   __device__ __forceinline__ void finish_scores(const SplitArgs& args, const SplitShared<C>& shared,
                                                 float (&r_s)[kScores], int key) const {
-    if (args.softcap_log2 > 0.0f) {
-#pragma unroll
-      for (int i = 0; i < kScores; ++i)
-        r_s[i] = args.softcap_log2 * tile::tanh_branchless(r_s[i] * args.params.scale * args.inverse_cap);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kScores; ++i) r_s[i] *= args.scale_log2;
-    }
-    if (args.params.alibi_slopes) {
-      const int row = threadIdx.x % 32 / 4;
-      const int position[2] = {shared.position[row], shared.position[row + 8]};
-      const float slope[2] = {shared.slope[row], shared.slope[row + 8]};
-#pragma unroll
-      for (int i = 0; i < kScores; ++i) {
-        const int distance = position[i / 2 % 2] - key - tile::fragment_column(i);
-        r_s[i] -= slope[i / 2 % 2] * (fabsf(static_cast<float>(distance)) + beyond);
-      }
-    }
+    scale_products(args, r_s);
+    if (args.params.alibi_slopes) slope_scores(shared, r_s, threadIdx.x % 32 / 4, key, beyond);
   }
 
   __device__ __forceinline__ void hide(const SplitShared<C>& shared, float (&r_s)[kScores], int key) const {
-    const int row = threadIdx.x % 32 / 4;
-    const int lo[2] = {shared.lo[row], shared.lo[row + 8]}, hi[2] = {shared.hi[row], shared.hi[row + 8]};
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) {
-      const int column = key + tile::fragment_column(i);
-      if (column < lo[i / 2 % 2] || column >= hi[i / 2 % 2]) r_s[i] = kNegativeInfinity;
-    }
-  }
-
-  // Takes in the maxima; what was summed up before falls where they rise.
-  __device__ __forceinline__ void raise(const float (&r_s)[kScores]) {
-    float peak[2];
-    tile::row_peaks(peak, r_s);
-    if (!__any_sync(~0u, peak[0] > top[0] || peak[1] > top[1])) return;
-    float fall[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float risen = fmaxf(top[r], peak[r]);
-      fall[r] = risen == top[r] ? 1.0f : ptx::exp2_approx(top[r] - risen);
-      top[r] = risen;
-      sum[r] *= fall[r];
-    }
-#pragma unroll
-    for (int i = 0; i < C::kDim / 2; ++i) r_o[i] *= fall[i / 2 % 2];
-  }
-
-  // Scores to weights.
-  __device__ __forceinline__ void weigh(float (&r_s)[kScores]) {
-    const float from[2] = {top[0] == kNegativeInfinity ? 0.0f : top[0],
-                           top[1] == kNegativeInfinity ? 0.0f : top[1]};
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) {
-      r_s[i] = ptx::exp2_approx(r_s[i] - from[i / 2 % 2]);
-      sum[i / 2 % 2] += r_s[i];
-    }
+    hide_scores(shared, r_s, threadIdx.x % 32 / 4, key);
   }
 };
 

@@ -93,6 +93,20 @@ __device__ __forceinline__ int column_of(int i) {
   return static_cast<int>(threadIdx.x) % 32 * C::kColumns + i;
 }
 
+// How a row ends: `top` in exponents of 2, `sum` of the weights. The sink is one more weight; the larger of
+// the two maxima is the common one.
+struct SplitEnd {
+  float common, of_keys, all;
+
+  __device__ __forceinline__ SplitEnd(float top, float sum, float sink) {
+    common = fmaxf(top, sink * kLog2E);
+    of_keys = ptx::exp2_approx(top - common);
+    all = fmaf(sum, of_keys, ptx::exp2_approx(sink * kLog2E - common));
+  }
+  __device__ __forceinline__ float factor() const { return of_keys / all; }  // of O
+  __device__ __forceinline__ float lse() const { return (common + ptx::log2_approx(all)) * kLn2; }
+};
+
 // Row r of the unit from column0 on, by a warp: `top` in exponents of 2, `sum` of the weights, r_o not
 // divided yet.
 template <typename C>
@@ -110,10 +124,8 @@ __device__ __forceinline__ void write_row(const SplitArgs& args, const Unit& u, 
                                             min(column0 + 32 * C::kColumns, static_cast<int>(p.head_dim_v)));
   const bool sees = real && sum != 0.0f;
   const float sink = p.sinks && real ? p.sinks[head * p.sinks_stride] : kNegativeInfinity;
-  // The sink is one more weight; the larger of the two maxima is the common one.
-  const float common = fmaxf(top, sink * kLog2E), of_keys = ptx::exp2_approx(top - common);
-  const float all = fmaf(sum, of_keys, ptx::exp2_approx(sink * kLog2E - common));
-  const float factor = sees ? of_keys / all : 0.0f;
+  const SplitEnd end(top, sum, sink);
+  const float factor = sees ? end.factor() : 0.0f;
   const int64_t at = p.o.at(u.w.batch, u.w.q_begin + query, head);
 #pragma unroll
   for (int i = 0; i < C::kColumns; ++i) {
@@ -126,7 +138,7 @@ __device__ __forceinline__ void write_row(const SplitArgs& args, const Unit& u, 
       static_cast<T*>(p.o.data)[at + column] = static_cast<T>(o);
   }
   if (p.lse.data && column0 == 0 && threadIdx.x % 32 == 0)
-    p.lse.at(u.w.batch, u.w.q_begin + query, head) = sees ? (common + ptx::log2_approx(all)) * kLn2 : sink;
+    p.lse.at(u.w.batch, u.w.q_begin + query, head) = sees ? end.lse() : sink;
 }
 
 }  // namespace tilewise::sm80

@@ -16,7 +16,6 @@
 #define TILEWISE_CUDA_SM90_BACKWARD_CONSUMER_H_
 
 #include "cuda/ptx/barrier.cuh"
-#include "cuda/ptx/global.cuh"
 #include "cuda/ptx/registers.cuh"
 #include "cuda/sm90/backward_config.cuh"
 #include "cuda/sm90/backward_score.cuh"
@@ -366,10 +365,7 @@ struct BackwardConsumer {
   // From registers to the sums.
   __device__ __forceinline__ void add_queries(const float (&r_dq)[32], const Walk& of) {
     if (args.g_dq == nullptr) return;
-    float* g_to = sums(of) + 4 * lane;
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-      ptx::add_vector(g_to + 128 * i, r_dq[4 * i], r_dq[4 * i + 1], r_dq[4 * i + 2], r_dq[4 * i + 3]);
+    add_fragment(sums(of) + 4 * lane, r_dq);
   }
 
   __device__ __forceinline__ void give_queries(const float (&r_dq)[32], const Walk& of) {

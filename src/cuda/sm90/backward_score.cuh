@@ -1,9 +1,10 @@
-// What a warpgroup of either backward kernel does with its scores: those with softcap or ALiBi become
-// weights, and dS goes to shared memory.
+// What a warpgroup of either backward kernel does with its fragments: scores with softcap or ALiBi become
+// weights, dS goes to shared memory, dQ is added to its sums in memory.
 #ifndef TILEWISE_CUDA_SM90_BACKWARD_SCORE_H_
 #define TILEWISE_CUDA_SM90_BACKWARD_SCORE_H_
 
 #include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/global.cuh"
 #include "cuda/ptx/matrix.cuh"
 #include "cuda/ptx/shared.cuh"
 #include "cuda/sm90/backward_args.cuh"
@@ -36,6 +37,13 @@ __device__ __forceinline__ void put_ds(uint8_t* s_to, const uint32_t (&r_ds)[kCo
                      r_ds[4 * i + 2], r_ds[4 * i + 3]);
   ptx::fence_async_shared();
   __syncwarp();
+}
+
+// A warp's fragment of dQ, 64 columns; g_to: this lane's sums.
+__device__ __forceinline__ void add_fragment(float* g_to, const float (&r_dq)[32]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    ptx::add_vector(g_to + 128 * i, r_dq[4 * i], r_dq[4 * i + 1], r_dq[4 * i + 2], r_dq[4 * i + 3]);
 }
 
 }  // namespace tilewise::sm90

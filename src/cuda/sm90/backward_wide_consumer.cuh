@@ -15,7 +15,6 @@
 #define TILEWISE_CUDA_SM90_BACKWARD_WIDE_CONSUMER_H_
 
 #include "cuda/ptx/barrier.cuh"
-#include "cuda/ptx/global.cuh"
 #include "cuda/ptx/registers.cuh"
 #include "cuda/sm90/backward_score.cuh"
 #include "cuda/sm90/backward_wide_config.cuh"
@@ -297,10 +296,7 @@ struct WideConsumer {
     if (args.g_dq == nullptr) return;
     const int64_t row = of.head * args.scratch_rows.rows + steps->scratch_row + of.tile * C::kTileM;
     const int piece = 4 * (kGroup + 2 * part) + warp;
-    float* g_to = args.g_dq + row * C::kDim + piece * (C::kGroupFloats / 4) + 4 * lane;
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-      ptx::add_vector(g_to + 128 * i, r_dq[4 * i], r_dq[4 * i + 1], r_dq[4 * i + 2], r_dq[4 * i + 3]);
+    add_fragment(args.g_dq + row * C::kDim + piece * (C::kGroupFloats / 4) + 4 * lane, r_dq);
   }
 
   __device__ __forceinline__ void finish(const tile::KeyWork& w) {

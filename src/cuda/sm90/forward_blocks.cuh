@@ -14,15 +14,13 @@
 #ifndef TILEWISE_CUDA_SM90_FORWARD_BLOCKS_H_
 #define TILEWISE_CUDA_SM90_FORWARD_BLOCKS_H_
 
-#include "core/softmax.h"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/grid.cuh"
 #include "cuda/ptx/registers.cuh"
+#include "cuda/sm90/finish_rows.cuh"
 #include "cuda/sm90/forward_args.cuh"
 #include "cuda/sm90/load_tile.cuh"
 #include "cuda/tile/clear.cuh"
-#include "cuda/tile/exact.cuh"
-#include "cuda/tile/finish.cuh"
 #include "cuda/tile/pieces.cuh"
 #include "cuda/tile/product.cuh"
 #include "cuda/tile/score.cuh"
@@ -81,19 +79,21 @@ struct BlockForward {
       __syncthreads();
       if (!shared.more) return;
       attend();
-      finish();
+      finish_rows<C>(*this, work());
       __syncthreads();  // the work has been read, the buffers too
     }
   }
 
- private:
-  __device__ __forceinline__ const tile::Work& work() const { return shared.work; }
   static __device__ __forceinline__ int lane_now() { return ptx::thread_afresh() % 32; }
   // First of this thread's two rows.
   __device__ __forceinline__ int row_now() const {
     const int thread = ptx::thread_afresh();
     return work().row + 16 * (thread / 32) + thread % 32 / 4;
   }
+  __device__ __forceinline__ int kv_head() const { return args.key_heads.divide(work().head); }
+
+ private:
+  __device__ __forceinline__ const tile::Work& work() const { return shared.work; }
   static __device__ __forceinline__ uint32_t stage_of(uint32_t n) { return n % C::kStages; }
   static __device__ __forceinline__ uint32_t phase_of(uint32_t n) { return n / C::kStages & 1; }
 
@@ -121,14 +121,12 @@ struct BlockForward {
   __device__ __forceinline__ void load_keys(int tile, uint32_t n) {
     const tile::Work& w = work();
     load_tile<typename C::KTile>(shared.k[stage_of(n)], args.k, &shared.k_full[stage_of(n)],
-                                 ptx::CacheHint::normal, w.kv_begin + tile * C::kTileN,
-                                 args.key_heads.divide(w.head), w.batch);
+                                 ptx::CacheHint::normal, w.kv_begin + tile * C::kTileN, kv_head(), w.batch);
   }
   __device__ __forceinline__ void load_values(int tile, uint32_t n) {
     const tile::Work& w = work();
     load_tile<typename C::VTile>(shared.v[stage_of(n)], args.v, &shared.v_full[stage_of(n)],
-                                 ptx::CacheHint::normal, w.kv_begin + tile * C::kTileN,
-                                 args.key_heads.divide(w.head), w.batch);
+                                 ptx::CacheHint::normal, w.kv_begin + tile * C::kTileN, kv_head(), w.batch);
   }
 
   __device__ __forceinline__ void attend() {
@@ -200,28 +198,6 @@ struct BlockForward {
       tile::clear_outside<C::kTileN, C::kDimV>(shared.v[stage], first, last, kGroupBarrier);
     else
       tile::clear_outside<C::kTileN, C::kDimV>(shared.v[stage], first, last, kGroupBarrier + 1);
-  }
-
-  __device__ __forceinline__ void finish() {
-    const ForwardParams& p = args.params;
-    const tile::Work& w = work();
-    if (__any_sync(~0u, tile::spoiled(r_o, w, row_now()))) {
-#pragma unroll 1
-      for (int i = 0; i < 16; ++i) {
-        const int row = __shfl_sync(~0u, row_now() + i, 0);
-        if (row >= w.rows_q) continue;
-        const int key = w.lo(row), last = row < w.len_q ? w.hi(row) : key;
-        tile::exact_row<T, C::kDimV>(p, w, row, args.key_heads.divide(w.head), lane_now(), key, last,
-                                     tile::PlainPairs());
-      }
-      return;
-    }
-    softmax.finish();
-    tile::RowPair ends;
-    ends.first = row_now();
-#pragma unroll
-    for (int r = 0; r < 2; ++r) ends.end(p, w, r, softmax.shift(r, args.scale_log2) * kLn2, softmax.sum[r]);
-    tile::write_rows<T>(p, w, r_o, ends, args.wide_stores, lane_now());
   }
 };
 

@@ -1,5 +1,5 @@
 // Forward attention on sm_90a by teams of warpgroups, in a block that stays: each team O =
-// softmax(mask(score( Q K^T))) V for one tile of queries after the other, of one head or, where heads of a
+// softmax(mask(score(Q K^T))) V for one tile of queries after the other, of one head or, where heads of a
 // group have few queries, of several. For short sequences; it takes any length.
 //
 // Roles. A team's warpgroups take 64 rows of the tile each; a step multiplies the next tile of keys beside
@@ -14,16 +14,14 @@
 #ifndef TILEWISE_CUDA_SM90_FORWARD_TEAMS_H_
 #define TILEWISE_CUDA_SM90_FORWARD_TEAMS_H_
 
-#include "core/softmax.h"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/grid.cuh"
 #include "cuda/ptx/registers.cuh"
+#include "cuda/sm90/finish_rows.cuh"
 #include "cuda/sm90/forward_args.cuh"
 #include "cuda/sm90/forward_teams_config.cuh"
 #include "cuda/sm90/forward_teams_producer.cuh"
 #include "cuda/tile/clear.cuh"
-#include "cuda/tile/exact.cuh"
-#include "cuda/tile/finish.cuh"
 #include "cuda/tile/product.cuh"
 #include "cuda/tile/score.cuh"
 #include "cuda/tile/softmax.cuh"
@@ -48,23 +46,25 @@ struct TeamConsumer {
       ptx::mbarrier_wait(&buffers.work_full[pieces % kTeamWorks], pieces / kTeamWorks & 1);
       if (__shfl_sync(~0u, work().batch, 0) < 0) break;
       attend();
-      finish();
+      finish_rows<C>(*this, of_warp());
       release(&buffers.work_empty[pieces % kTeamWorks]);
     }
   }
 
+  static __device__ __forceinline__ int lane_now() { return ptx::thread_afresh() & 31; }
+  // The query of the first of this thread's two rows.
+  __device__ __forceinline__ int row_now() const {
+    return work().row + (tile_row_now() & ((1 << args.rows_log2) - 1));
+  }
+  __device__ __forceinline__ int kv_head() const { return work().kv_head; }
+
  private:
   __device__ __forceinline__ int group() const { return warpgroup % C::kGroups; }
   __device__ __forceinline__ const TeamWork& work() const { return buffers.work[pieces % kTeamWorks]; }
-  static __device__ __forceinline__ int lane_now() { return ptx::thread_afresh() & 31; }
-  // First of this thread's two rows in the tile.
+  // The first of this thread's two rows, in the tile.
   static __device__ __forceinline__ int tile_row_now() {
     const uint32_t thread = ptx::thread_afresh() % (128u * C::kGroups);
     return static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
-  }
-  // The query that it is of.
-  __device__ __forceinline__ int row_now() const {
-    return work().row + (tile_row_now() & ((1 << args.rows_log2) - 1));
   }
   // The work with this warp's head; without rows where it has none.
   __device__ __forceinline__ tile::Work of_warp() const {
@@ -215,27 +215,6 @@ struct TeamConsumer {
     const int first = work().see_first - tile * C::kTileN, last = work().see_last - tile * C::kTileN;
     if (first <= 0 && last >= C::kTileN) return;
     tile::clear_outside<C::kTileN, C::kDimV>(buffers.v[stage], first, last, kGroupBarrier + warpgroup);
-  }
-
-  __device__ __forceinline__ void finish() {
-    const ForwardParams& p = args.params;
-    const tile::Work w = of_warp();
-    if (__any_sync(~0u, tile::spoiled(r_o, w, row_now()))) {
-#pragma unroll 1
-      for (int i = 0; i < 16; ++i) {
-        const int row = __shfl_sync(~0u, row_now() + i, 0);
-        if (row >= w.rows_q) continue;
-        const int key = w.lo(row), last = row < w.len_q ? w.hi(row) : key;
-        tile::exact_row<T, C::kDimV>(p, w, row, work().kv_head, lane_now(), key, last, tile::PlainPairs());
-      }
-      return;
-    }
-    softmax.finish();
-    tile::RowPair ends;
-    ends.first = row_now();
-#pragma unroll
-    for (int r = 0; r < 2; ++r) ends.end(p, w, r, softmax.shift(r, args.scale_log2) * kLn2, softmax.sum[r]);
-    tile::write_rows<T>(p, w, r_o, ends, args.wide_stores, lane_now());
   }
 };
 

@@ -31,15 +31,12 @@ __device__ __forceinline__ void write_wide_rows(const sm80::SplitArgs& args, con
     spoiled[r] = real && probe != 0.0f;
     const bool sees = real && products.sum[r] != 0.0f;
     const float sink = p.sinks && real ? p.sinks[head * p.sinks_stride] : kNegativeInfinity;
-    // The sink is one more weight; the larger of the two maxima is the common one.
-    const float common = fmaxf(products.top[r], sink * kLog2E);
-    const float of_keys = ptx::exp2_approx(products.top[r] - common);
-    const float all = fmaf(products.sum[r], of_keys, ptx::exp2_approx(sink * kLog2E - common));
-    factor[r] = sees ? of_keys / all : 0.0f;
+    const sm80::SplitEnd end(products.top[r], products.sum[r], sink);
+    factor[r] = sees ? end.factor() : 0.0f;
     columns[r] = written && !spoiled[r] ? static_cast<int>(p.head_dim_v) - column0 : 0;
     at[r] = p.o.at(u.w.batch, u.w.q_begin + query, head) + column0;
     if (p.lse.data && written && !spoiled[r] && products.group == 0 && lane % 4 == 0)
-      p.lse.at(u.w.batch, u.w.q_begin + query, head) = sees ? (common + ptx::log2_approx(all)) * kLn2 : sink;
+      p.lse.at(u.w.batch, u.w.q_begin + query, head) = sees ? end.lse() : sink;
 #pragma unroll
     for (int i = 0; i < C::kHalf / 2; ++i)
       if (i / 2 % 2 == r && !sees) products.r_o[i] = 0.0f;
@@ -71,12 +68,12 @@ __device__ __forceinline__ void finish_wide_unit(const WideArgs& args, WideShare
   const bool begun = piece.at > 0, cut = begun || piece.count < s.groups;
   products.finish();
   if (!cut && !args.chunks) {
-    if (args.cuts && worker<C>() == 0) args.cuts[unit_of(args, s, piece.head)] = {0, 0};
+    if (args.cuts && worker<C>() == 0) args.cuts[sm80::unit_of(args, s, piece.head)] = {0, 0};
     return write_wide_rows(args, u, products);
   }
 
   int64_t index = 2 * static_cast<int64_t>(blockIdx.x) + (begun ? 0 : 1);
-  if (args.chunks) index = unit_of(args, s, piece.head) * args.chunks + s.chunk;
+  if (args.chunks) index = sm80::unit_of(args, s, piece.head) * args.chunks + s.chunk;
   write_wide_part(sm80::Part<C>(args, index), u, products);
   if (args.chunks) return;
 
@@ -84,7 +81,7 @@ __device__ __forceinline__ void finish_wide_unit(const WideArgs& args, WideShare
   const uint32_t blocks = (piece.start + s.groups - 1) / share - first + 1, shift = first % 4 * 8;
   if (args.cuts) {  // joined by the next launch
     if (!begun && worker<C>() == 0)
-      args.cuts[unit_of(args, s, piece.head)] = {first, static_cast<int>(blocks)};
+      args.cuts[sm80::unit_of(args, s, piece.head)] = {first, static_cast<int>(blocks)};
     return;
   }
   meet_workers<C>();  // all of the part is written

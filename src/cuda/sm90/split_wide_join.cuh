@@ -10,11 +10,6 @@
 
 namespace tilewise::sm90 {
 
-// Units in the order of the line.
-__device__ __forceinline__ int64_t unit_of(const sm80::SplitArgs& args, const sm80::Span& s, int head) {
-  return (static_cast<int64_t>(s.band.batch) * args.q_tiles + s.q_tile) * args.params.heads_kv + head;
-}
-
 // The n-th part of a unit that begins in a block and ends in a later one.
 template <typename C>
 struct PartsOfBlocks {
@@ -61,11 +56,8 @@ __device__ __forceinline__ void join_by_block(const sm80::SplitArgs& args, const
                                               int count, const At& at, int column0) {
   __shared__ float s_o[C::kWarps][128], s_sum[C::kWarps];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  float top = kNegativeInfinity, sum = 0.0f, r_o[C::kColumns] = {};
-#pragma unroll 1
-  for (int n = lane; n < count; n += 32) top = fmaxf(top, __ldcg(at(n).top() + r));
-#pragma unroll
-  for (int bit = 16; bit > 0; bit /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, bit));
+  const float top = sm80::top_of_parts(r, count, at);
+  float sum = 0.0f, r_o[C::kColumns] = {};
 #pragma unroll 4
   for (int n = warp; n < count; n += C::kWarps) {
     const sm80::Part<C> part = at(n);

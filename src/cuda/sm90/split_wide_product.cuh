@@ -6,9 +6,8 @@
 
 #include "cuda/ptx/wgmma_narrow.cuh"
 #include "cuda/sm80/split_rows.cuh"
+#include "cuda/sm80/split_softmax.cuh"
 #include "cuda/sm90/split_wide_config.cuh"
-#include "cuda/tile/score.cuh"
-#include "cuda/tile/softmax.cuh"
 
 namespace tilewise::sm90 {
 
@@ -98,16 +97,12 @@ struct WideProducts {
   __device__ __forceinline__ void weigh(const sm80::SplitArgs& args, const WideShared<C>& shared, int key0,
                                         uint32_t (&r_p)[kScores / 2]) {
     const int key = key0 + 2 * (threadIdx.x % 4);
-    finish_scores(args, shared, key);
-    if (key0 < shared.full_first || key0 + C::kKeys > shared.full_last) hide(shared, key);
-    raise();
-    const float from[2] = {top[0] == kNegativeInfinity ? 0.0f : top[0],
-                           top[1] == kNegativeInfinity ? 0.0f : top[1]};
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) {
-      r_s[i] = ptx::exp2_approx(r_s[i] - from[i / 2 % 2]);
-      sum[i / 2 % 2] += r_s[i];
-    }
+    sm80::scale_products(args, r_s);
+    if (args.params.alibi_slopes) sm80::slope_scores(shared, r_s, row(), key, shared.beyond);
+    if (key0 < shared.full_first || key0 + C::kKeys > shared.full_last)
+      sm80::hide_scores(shared, r_s, row(), key);
+    sm80::raise_rows(top, sum, r_s, r_o);
+    sm80::weigh_rows(top, sum, r_s);
     tile::round_weights<T>(r_p, r_s);
   }
 
@@ -152,56 +147,6 @@ struct WideProducts {
       }
       *reinterpret_cast<uint4*>(shared.q + C::QTile::chunk_offset(r, column / 8)) = words;
     }
-  }
-
-  // Products to scores in exponents of 2. `key` is of the first column.
-  __device__ __forceinline__ void finish_scores(const sm80::SplitArgs& args, const WideShared<C>& shared,
-                                                int key) {
-    if (args.softcap_log2 > 0.0f) {
-#pragma unroll
-      for (int i = 0; i < kScores; ++i)
-        r_s[i] = args.softcap_log2 * tile::tanh_branchless(r_s[i] * args.params.scale * args.inverse_cap);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kScores; ++i) r_s[i] *= args.scale_log2;
-    }
-    if (args.params.alibi_slopes) {
-      const int r = row();
-      const int position[2] = {shared.position[r], shared.position[r + 8]};
-      const float slope[2] = {shared.slope[r], shared.slope[r + 8]};
-#pragma unroll
-      for (int i = 0; i < kScores; ++i) {
-        const int distance = position[i / 2 % 2] - key - tile::fragment_column(i);
-        r_s[i] -= slope[i / 2 % 2] * (fabsf(static_cast<float>(distance)) + shared.beyond);
-      }
-    }
-  }
-
-  __device__ __forceinline__ void hide(const WideShared<C>& shared, int key) {
-    const int r = row();
-    const int lo[2] = {shared.lo[r], shared.lo[r + 8]}, hi[2] = {shared.hi[r], shared.hi[r + 8]};
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) {
-      const int column = key + tile::fragment_column(i);
-      if (column < lo[i / 2 % 2] || column >= hi[i / 2 % 2]) r_s[i] = kNegativeInfinity;
-    }
-  }
-
-  // Takes in the maxima; what was summed up before falls where they rise.
-  __device__ __forceinline__ void raise() {
-    float peak[2];
-    tile::row_peaks(peak, r_s);
-    if (!__any_sync(~0u, peak[0] > top[0] || peak[1] > top[1])) return;
-    float fall[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float risen = fmaxf(top[r], peak[r]);
-      fall[r] = risen == top[r] ? 1.0f : ptx::exp2_approx(top[r] - risen);
-      top[r] = risen;
-      sum[r] *= fall[r];
-    }
-#pragma unroll
-    for (int i = 0; i < C::kHalf / 2; ++i) r_o[i] *= fall[i / 2 % 2];
   }
 };
 
