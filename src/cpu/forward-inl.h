@@ -27,13 +27,10 @@ class ForwardRun {
         general_(needs_general_scores(p)) {}
 
   Status run() {
-    const int64_t per_head = sizes_.tasks_per_head;
-    launch_.executor->run(p_.batch * p_.heads_kv * per_head, sizes_.workers,
-                          [this, per_head](int64_t index, int worker) {
-                            // The last rows first: under a causal mask they are the longest.
-                            const int64_t head = index / per_head, part = per_head - 1 - index % per_head;
-                            task(head / p_.heads_kv, head % p_.heads_kv, part, worker);
-                          });
+    launch_.executor->run(sizes_.tasks, sizes_.workers, [this](int64_t index, int worker) {
+      const ForwardSizes::Task t = sizes_.task(index, p_.window_right >= 0);
+      task(t.head / p_.heads_kv, t.head % p_.heads_kv, t.first, t.count, worker);
+    });
     return {};
   }
 
@@ -46,16 +43,17 @@ class ForwardRun {
     int64_t k_stride = 0, v_stride = 0, first = 0;
   };
 
-  void task(int64_t b, int64_t head_kv, int64_t part, int worker) {
+  // Up to `most` q blocks of a key head from block `first_block` on.
+  void task(int64_t b, int64_t head_kv, int64_t first_block, int most, int worker) {
     const Sequence s = sequence_of(p_, b);
     const int64_t group = p_.group(), all = s.rows_q * group, m = sizes_.tile_m;
-    const int64_t first = part * sizes_.blocks * m;
+    const int64_t first = first_block * m;
     if (first >= all) return;
     Arena arena(static_cast<std::byte*>(launch_.scratch) + worker * worker_bytes_, worker_bytes_);
     const ForwardScratch w(arena, sizes_);
     ForwardBlock blocks[ForwardSizes::kMostBlocks] = {};
     int count = 0;
-    for (; count < sizes_.blocks && first + count * m < all; ++count) {
+    for (; count < most && first + count * m < all; ++count) {
       const int64_t at = first + count * m;
       const int lanes = static_cast<int>(std::min(m, all - at));
       ForwardBlock& block = blocks[count] = {w.lanes + count,

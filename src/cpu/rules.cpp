@@ -72,7 +72,7 @@ int64_t tasks_of(const Kernel& kernel, const Problem& p, const Schedule& s) {
     return std::max(p.batch * p.heads_kv * s.num_splits, p.batch * p.heads_q * int64_t{s.num_splits > 1});
   if (kernel.form == Form::standard) return p.batch * p.heads_q;
   if (kernel.form == Form::rows) return row_tasks(p, s) * row_sizes(p, s).chunks;
-  return p.batch * p.heads_kv * forward_sizes(p, s).tasks_per_head;
+  return forward_sizes(p, s).tasks;
 }
 
 // fp32 FMA rate of one core as a share of the device's best instruction set.
