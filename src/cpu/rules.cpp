@@ -106,6 +106,7 @@ constexpr double kFusedEfficiency = 0.85;
 // By dots of pairs only the products are faster or slower, by the device's ratio: what is left takes as long.
 constexpr double kDotProducts = 1.04, kDotRest = 0.14;  // of an operation's time at the peak of fp32
 constexpr double kUnknownDots = 0.5;                    // the ratio where a device says nothing
+constexpr double kDotLane = 0.65;                       // of kLaneSeconds: pairs are packed as they lie
 constexpr double kNarrowEfficiency = 0.65;              // fused, with one vector of query lanes or less
 constexpr double kStandardEfficiency = 0.80;
 constexpr double kRowsEfficiency = 0.75;    // with rows that share each read of a key
@@ -114,8 +115,13 @@ constexpr double kOneRowEfficiency = 0.35;  // and with one row
 constexpr double kLaneSeconds = 4e-6 / 64;
 constexpr double kRowSeconds = 0.2e-6;  // 0.06 measured: sets the change to fused, docs/performance/decode.md
 constexpr double kSmallEfficiency = 0.75;
+// With an L1 of 32 KB, where rows that are read where they lie, often 3 KB apart, fall on few of its sets.
+constexpr double kSmallNarrowL1 = 0.62;
+constexpr int64_t kWideL1 = 48 << 10;
 constexpr double kSmallBackwardEfficiency = 0.85;  // of fp32, whose gradients are made where they lie
 constexpr double kSmallHeadSeconds = 0.03e-6, kSmallRowSeconds = 0.012e-6;
+// An element of q, k, v or o of 16 bits, widened or narrowed by buffers; and all that backward does to it.
+constexpr double kSmallWidenSeconds = 0.075e-9, kSmallNarrowSeconds = 0.4e-9;
 // The same of the backward, which packs and writes twice as much in small tiles, and more in fused ones.
 constexpr double kSmallBackward = 2.0, kFusedBackward = 2.4;
 
@@ -218,9 +224,10 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
                       static_cast<double>(problem.heads_q / std::max<int64_t>(problem.heads_kv, 1));
   const double key_heads = full_sequences(problem) * static_cast<double>(problem.heads_kv);
   double work = operations(problem) / kFusedEfficiency;
-  // Seconds of one core.
-  double beside = key_heads * std::ceil(rows / schedule.tile_m) * schedule.tile_m * kLaneSeconds;
-  Problem full = problem;  // where every pair is computed, hidden or not
+  const double padded =  // rows, to whole vectors of query lanes
+      static_cast<double>(multiple_of(lanes_of(kernel.target), static_cast<int64_t>(rows)));
+  double beside = key_heads * padded * kLaneSeconds;  // seconds of one core
+  Problem full = problem;                             // where every pair is computed, hidden or not
   full.causal = 0;
   full.window_left = full.window_right = -1;
   if (kernel.form == Form::standard) {
@@ -239,22 +246,29 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
     beside = key_heads * rows * kRowSeconds;
   } else if (kernel.form == Form::small) {
     const bool in_place = kernel.op == Op::backward && kernel.stored_kv() == DType::f32;
+    const bool few_sets = kernel.op == Op::forward && device.l1_bytes < kWideL1 &&
+                          rows > static_cast<double>(lanes_of(kernel.target));
+    const double efficiency = in_place   ? kSmallBackwardEfficiency
+                              : few_sets ? kSmallNarrowL1
+                                         : kSmallEfficiency;
     // What is hidden is left out but for half a strip of lanes.
     const double all = operations(full), visible = operations(problem);
     const double edge = all * kSmallStrip / 2 / static_cast<double>(std::max<int64_t>(problem.seqlen_kv, 1));
-    work = (visible < all ? std::min(all, visible + edge) : all) /
-           (in_place ? kSmallBackwardEfficiency : kSmallEfficiency);
+    work = (visible < all ? std::min(all, visible + edge) : all) / efficiency;
     beside = key_heads * (kSmallHeadSeconds + rows * kSmallRowSeconds) *
              (kernel.op == Op::backward ? kSmallBackward : 1.0);
+    if (kernel.stored_kv() != DType::f32) {
+      const double elements = key_heads * (rows + static_cast<double>(problem.seqlen_kv)) *
+                              static_cast<double>(problem.head_dim + problem.head_dim_v);
+      beside += elements * (kernel.op == Op::backward ? kSmallNarrowSeconds : kSmallWidenSeconds);
+    }
   } else {
     if (kernel.target == Target::avx512bf16) {
       const double ratio = device.bf16_dots > 0.0 ? device.bf16_dots : kUnknownDots;
       work = operations(problem) * (kDotProducts / ratio + kDotRest);
+      beside *= kDotLane;
     }
-    // Rows are padded to whole vectors.
-    const int64_t lanes = lanes_of(kernel.target);
-    const double padded = static_cast<double>(multiple_of(lanes, static_cast<int64_t>(rows)));
-    if (kernel.op == Op::forward && rows <= static_cast<double>(lanes))
+    if (kernel.op == Op::forward && rows <= static_cast<double>(lanes_of(kernel.target)))
       work *= kFusedEfficiency / kNarrowEfficiency;
     work *= std::max(padded / rows, 1.0);
     // On an edge of the mask a block computes about half of its lanes for nothing.
