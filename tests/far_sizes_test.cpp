@@ -67,8 +67,8 @@ void check_long_mask(const SparseMemory& memory, DType mask_dtype, DType dtype) 
 }
 
 TEST(Far, K03_K04_AMaskOf46342RowsAndKeys) {
-#ifdef TILEWISE_EMULATED
-  GTEST_SKIP() << "an emulator takes minutes over it; K10 runs under it";
+#if defined(TILEWISE_EMULATED) || defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "an emulator or AddressSanitizer takes minutes over it; K10 runs under both";
 #endif
   const SparseMemory memory(int64_t{46342} * 46342);
   if (memory.data() == nullptr) GTEST_SKIP() << "no address space for " << memory.bytes() << " bytes";
@@ -79,8 +79,8 @@ TEST(Far, K03_K04_AMaskOf46342RowsAndKeys) {
 
 // 8300 sequences of the same numbers: each gets what the one alone gets.
 TEST(Far, K06_ABatchOf8300) {
-#ifdef TILEWISE_EMULATED
-  GTEST_SKIP() << "an emulator takes minutes over it; K10 runs under it";
+#if defined(TILEWISE_EMULATED) || defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "an emulator or AddressSanitizer takes minutes over it; K10 runs under both";
 #endif
   constexpr int64_t kBatch = 8300, kRoom = int64_t{1} << 28;
   const std::string line = "name=batch heads_q=16 seqlen_q=1 head_dim=128 sinks=random wants=dq,dk,dv";
