@@ -161,9 +161,7 @@ uint64_t cpu_isa() {
 bool halves_avx512() {
 #if defined(__x86_64__)
   uint32_t a = 0, b = 0, c = 0, d = 0;
-  if (!__get_cpuid(0, &a, &b, &c, &d)) return false;
-  const bool amd = b == signature_AMD_ebx && c == signature_AMD_ecx && d == signature_AMD_edx;
-  if (!amd || !__get_cpuid(1, &a, &b, &c, &d)) return false;
+  if (cpu_vendor() != "AuthenticAMD" || !__get_cpuid(1, &a, &b, &c, &d)) return false;
   const uint32_t family = ((a >> 8) & 0xf) + ((a >> 20) & 0xff);
   return family == 0x19 && (cpu_isa() & TILEWISE_ISA_AVX512) != 0;
 #else

@@ -115,8 +115,9 @@ constexpr double kOneRowEfficiency = 0.35;  // and with one row
 constexpr double kLaneSeconds = 4e-6 / 64;
 constexpr double kRowSeconds = 0.2e-6;  // 0.06 measured: sets the change to fused, docs/performance/decode.md
 constexpr double kSmallEfficiency = 0.75;
-// With an L1 of 32 KB, where rows that are read where they lie, often 3 KB apart, fall on few of its sets.
-constexpr double kSmallNarrowL1 = 0.62;
+// Of small, with an L1 of 32 KB: rows that are read where they lie, often 3 KB apart, fall on few of its
+// sets.
+constexpr double kFewSetsEfficiency = 0.62;
 constexpr int64_t kWideL1 = 48 << 10;
 constexpr double kSmallBackwardEfficiency = 0.85;  // of fp32, whose gradients are made where they lie
 constexpr double kSmallHeadSeconds = 0.03e-6, kSmallRowSeconds = 0.012e-6;
@@ -249,7 +250,7 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
     const bool few_sets = kernel.op == Op::forward && device.l1_bytes < kWideL1 &&
                           rows > static_cast<double>(lanes_of(kernel.target));
     const double efficiency = in_place   ? kSmallBackwardEfficiency
-                              : few_sets ? kSmallNarrowL1
+                              : few_sets ? kFewSetsEfficiency
                                          : kSmallEfficiency;
     // What is hidden is left out but for half a strip of lanes.
     const double all = operations(full), visible = operations(problem);
