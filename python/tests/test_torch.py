@@ -171,11 +171,60 @@ class Tracing(WithTorch):
         with self.assertRaisesRegex(RuntimeError, "torch.vmap.*fold the mapped dimension"):
             torch.vmap(attention)(q, q, q)
 
+
+@on_every_device
+class Derivatives(WithTorch):
+    """What torch differentiates beyond one backward: right, or refused with a sentence."""
+
+    def refuses(self, words, call):
+        with self.assertRaisesRegex(NotImplementedError, words):
+            call()
+
     def test_gradients_of_gradients_are_refused(self):
         q, k, v = qkv(Source(4))
-        (dq,) = torch.autograd.grad(attention(q, k, v).square().sum(), q, create_graph=True)
-        with self.assertRaises(RuntimeError):
-            dq.sum().backward()
+        sinks = torch.zeros(4)
+        ones = lambda o: torch.autograd.grad(o, q, torch.ones_like(o), create_graph=True)  # noqa: E731
+        for call in (attention, tilewise.attention, lambda *x: attention(*x, sinks=sinks)):
+            self.refuses("no second derivatives", lambda call=call: ones(call(q, k, v)))
+            self.refuses("no second derivatives", lambda call=call: call(q, k, v).square().sum().backward(create_graph=True))
+            self.assertFalse(torch.autograd.grad(call(q, k, v).sum(), q)[0].requires_grad)
+        total = lambda x: attention(x, k, v).sum()  # noqa: E731
+        self.refuses("no second derivatives", lambda: torch.func.grad(lambda x: torch.func.grad(total)(x).sum())(q.detach()))
+
+    def test_forward_mode_is_refused(self):
+        q, k, v = qkv(Source(5), grad=False)
+        sinks = torch.zeros(4)
+        words = "no forward-mode derivatives.*reverse mode"
+        for call in (attention, tilewise.attention, lambda *x: attention(*x, sinks=sinks)):
+            of_q, of_v = lambda x, call=call: call(x, k, v), lambda x, call=call: call(q, k, x)
+            self.refuses(words, lambda of_q=of_q: torch.func.jvp(of_q, (q,), (q,)))
+            self.refuses(words, lambda of_v=of_v: torch.func.jacfwd(of_v)(v))
+            self.refuses(words, lambda of_q=of_q: torch.func.jvp(torch.func.grad(lambda x: of_q(x).sum()), (q,), (q,)))
+            want = call(q, k, v)
+            with torch.autograd.forward_ad.dual_level():
+                dual = torch.autograd.forward_ad.make_dual(v, torch.ones_like(v))
+                self.refuses(words, lambda of_v=of_v, dual=dual: of_v(dual))
+                torch.testing.assert_close(of_q(q), want)
+        compiled = torch.compile(lambda x: torch.func.jvp(lambda y: attention(y, k, v), (x,), (x,))[1], backend="aot_eager")
+        self.refuses(words, lambda: compiled(q))
+
+    def test_reverse_mode_of_torch_func(self):
+        q, k, v = qkv(Source(6), grad=False)
+        (bias,) = tensors(Source(7), (4, 9, 12), grad=False)
+        arrays = q, k, v, bias
+        ours_of = lambda q, k, v, bias: attention(q, k, v, bias=bias, causal=True)  # noqa: E731
+        theirs_of = lambda q, k, v, bias: by_formula(q, k, v, bias, causal=True)[0]  # noqa: E731
+        o, back = torch.func.vjp(ours_of, *arrays)
+        want_o, want_back = torch.func.vjp(theirs_of, *arrays)
+        torch.testing.assert_close(o.double(), want_o, atol=2e-6, rtol=1e-5)
+        for a, b in zip(back(o), want_back(o.double())):
+            torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4)
+        got = torch.func.grad(lambda *x: ours_of(*x).square().sum(), argnums=(0, 1, 2, 3))(*arrays)
+        want = torch.func.grad(lambda *x: theirs_of(*x).square().sum(), argnums=(0, 1, 2, 3))(*arrays)
+        for a, b in zip(got, want):
+            torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4)
+        plain = torch.func.grad(lambda x: tilewise.attention(x, k, v).square().sum())(q)
+        torch.testing.assert_close(plain, torch.func.grad(lambda x: by_formula(x, k, v)[0].square().sum())(q), atol=2e-5, rtol=1e-4)
 
 
 @on_every_device

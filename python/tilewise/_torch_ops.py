@@ -153,9 +153,27 @@ def _refuse_vmap(*_):
                        "costs nothing, or loop over it")
 
 
+def _refuse_second(*_):
+    raise NotImplementedError("tilewise's attention has no second derivatives; accepted: a backward without create_graph=True, or "
+                              "the formula in PyTorch's own operators where its gradient is differentiated again")
+
+
+def _refuse_tangents(*_):
+    raise NotImplementedError("tilewise's attention has no forward-mode derivatives (torch.func.jvp, jacfwd, "
+                              "torch.autograd.forward_ad); accepted: reverse mode (torch.func.vjp, backward)")
+
+
 attention_op.register_autograd(lambda ctx, *douts: _gradients(ctx, *douts, backward_op), setup_context=_setup_context)
 attention_op.register_vmap(_refuse_vmap)
+backward_op.register_autograd(_refuse_second)
 backward_op.register_vmap(_refuse_vmap)
+
+
+def _first_gradients(ctx, *douts):
+    """The engine enables gradients in a backward with create_graph=True: what it returned would count as constant."""
+    if torch.is_grad_enabled():
+        _refuse_second()
+    return _gradients(ctx, *douts, backward)
 
 
 class _Eager(torch.autograd.Function):
@@ -169,9 +187,8 @@ class _Eager(torch.autograd.Function):
         return output
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, *douts):
-        return _gradients(ctx, *douts, backward)
+        return _first_gradients(ctx, *douts)
 
 
 class _Plain(torch.autograd.Function):
@@ -186,9 +203,40 @@ class _Plain(torch.autograd.Function):
         return o, lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, *douts):
-        return _gradients(ctx, *douts, backward)
+        return _first_gradients(ctx, *douts)
+
+
+class _Transformed(torch.autograd.Function):
+    """Within torch.func's transforms and forward-mode AD, which compose what they are given whole."""
+
+    @staticmethod
+    def forward(*arguments):
+        return forward(*arguments)
+
+    setup_context = staticmethod(_setup_context)
+    jvp = staticmethod(_refuse_tangents)
+    vmap = staticmethod(_refuse_vmap)
+
+    @staticmethod
+    def backward(ctx, *douts):
+        return _gradients(ctx, *douts, _TransformedBackward.apply)
+
+
+class _TransformedBackward(torch.autograd.Function):
+    """torch.func.grad lets each gradient be differentiated, so that only a second derivative that is asked for is refused."""
+
+    @staticmethod
+    def forward(*arguments):
+        return backward(*arguments)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    backward = staticmethod(_refuse_second)
+    jvp = staticmethod(_refuse_tangents)
+    vmap = staticmethod(_refuse_vmap)
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -196,16 +244,26 @@ _modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
 _transforms = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 
 
-def _takes_the_short_way(q):
-    """Plain tensors outside of any tracing; everything else takes the operator."""
-    return not (torch.compiler.is_compiling() or type(q) not in _PLAIN or _modes() or _transforms())
+_forward_ad = torch.autograd.forward_ad
+
+
+def _long_way(q):
+    """None for plain tensors outside of any tracing; else what takes the operator's arguments."""
+    if torch.compiler.is_compiling():
+        if _forward_ad._current_level >= 0:
+            _refuse_tangents()
+        return attention_op
+    if _transforms() or _forward_ad._current_level >= 0:
+        return _Transformed.apply
+    return attention_op if type(q) not in _PLAIN or _modes() else None
 
 
 def apply(wants_lse, *arguments):
     """o and lse, which may be None where it is not wanted."""
     q, k, v, bias, sinks, *others = arguments
-    if not _takes_the_short_way(q):
-        return attention_op(*arguments)
+    way = _long_way(q)
+    if way is not None:
+        return way(*arguments)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or bias is not None and bias.requires_grad
                                     or sinks is not None and sinks.requires_grad):
         return _Eager.apply(q, k, v, bias, sinks, others)
@@ -217,8 +275,9 @@ _ABSENT = (None,) * len(OPTIONAL)
 
 def apply_plain(wants_lse, q, k, v, *numbers):
     """apply() without optional tensors: what costs as much as a small call is to carry them along."""
-    if not _takes_the_short_way(q):
-        return attention_op(q, k, v, *_ABSENT, *numbers)
+    way = _long_way(q)
+    if way is not None:
+        return way(q, k, v, *_ABSENT, *numbers)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         return _Plain.apply(q, k, v, numbers)
     return _computed({"q": q, "k": k, "v": v}, numbers, wants_lse)
