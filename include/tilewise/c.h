@@ -434,6 +434,12 @@ TILEWISE_API tilewise_code tilewise_append_forward(tilewise_context* context, co
                                                    tilewise_workspace workspace, void* stream,
                                                    tilewise_error* error);
 
+/* The same in the one-call form: tilewise_cache_append, then tilewise_attention over the same cache. */
+TILEWISE_API tilewise_code tilewise_append_attention(tilewise_context* context, const tilewise_append* append,
+                                                     const tilewise_problem* options,
+                                                     const tilewise_tensors* tensors, void* stream,
+                                                     tilewise_error* error);
+
 /* Exact rows of P (after softmax, before dropout), for looking: rows i32 [R], for every batch and head, into
  * weights f32 [B, Hq, R, Skv]; O(R * Skv) memory. Uses q, k and every mask and score tensor of `tensors`;
  * those of a device are copied to the host, after all of its work. */
