@@ -38,8 +38,9 @@ class AppendCall {
     append_.write_scales = write_scales;
     for (const Field& field : kFields) {
       if (!arrays.contains(field.name)) continue;
-      const tilewise_tensor& read =
-          held_[&field - kFields].emplace(field.name, arrays[field.name], setting.stream_of_arrays()).tensor();
+      const tilewise_tensor& read = held_[&field - kFields]
+                                        .emplace(field.name, arrays[field.name], setting.stream_of_arrays())
+                                        .tensor();
       append_.*field.tensor = field.rows ? as_bshd(read, setting) : read;
     }
   }
@@ -66,8 +67,8 @@ void bind_append(nb::module_& m) {
       "New rows of k and v into a cache, in place.");
   m.def(
       "append_attention",
-      [](const nb::dict& rows, bool rotary_interleaved, const tilewise_problem& options, const nb::dict& arrays,
-         bool bhsd, bool cuda, uintptr_t stream, int32_t threads, int64_t q_offset) {
+      [](const nb::dict& rows, bool rotary_interleaved, const tilewise_problem& options,
+         const nb::dict& arrays, bool bhsd, bool cuda, uintptr_t stream, int32_t threads, int64_t q_offset) {
         const Setting setting{bhsd, cuda, stream, threads};
         const AppendCall append(rows, rotary_interleaved, options.scale_rows, false, setting);
         Call call(arrays, setting);

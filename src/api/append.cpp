@@ -335,7 +335,8 @@ tilewise_code tilewise_append_attention(tilewise_context* context, const tilewis
     if (!options) return null_argument("options");
     if (!tensors) return null_argument("tensors");
     if (options->direction != TILEWISE_FORWARD)
-      return wrong(cat("options.direction is ", options->direction, "; accepted: 0 (forward), with new rows"));
+      return wrong(
+          cat("options.direction is ", options->direction, "; accepted: 0 (forward), with new rows"));
     if (Status s = check_cache_is_read(*append, *tensors); !s.ok()) return s;
     AppendParams params;
     if (Status s = check_append(*context, *append, stream, &params); !s.ok()) return s;
