@@ -161,7 +161,7 @@ class Tracing(WithTorch):
 
     def test_the_operators_keep_their_contract(self):
         q, k, v = qkv(Source(3))
-        rest = [None] * 16 + [False, 0, True, 0, -1, -1, None, 0.0, 0.0, 0, 0, False, False]
+        rest = [None] * 18 + [False, 0, True, 0, -1, -1, None, 0.0, 0.0, 0, 0, False, False, 0]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.library.opcheck(torch.ops.tilewise.attention.default, (q, k, v, *rest))
