@@ -124,8 +124,15 @@ class Gradients(WithTorch):
         scales = {"k_scales": torch.ones(1, 2, device=q.device), "v_scales": torch.ones(1, 2, device=q.device)}
         with self.assertRaisesRegex(ValueError, "wants a gradient.*no_grad"):
             tilewise.attention(q, k, k, **scales)
+        with self.assertRaisesRegex(ValueError, "wants a gradient.*no_grad"):
+            attention(q, k, k, **scales)
         with torch.no_grad():
             torch.testing.assert_close(tilewise.attention(q, k, k, **scales), torch.ones_like(q))
+            torch.testing.assert_close(attention(q, k, k, **scales), torch.ones_like(q))
+            grouped = {name: x[:, None].expand(1, 2, 2) * 2 for name, x in scales.items()}
+            torch.testing.assert_close(attention(q, k, k, scale_rows=2, **grouped), torch.full_like(q, 2))
+            compiled = torch.compile(lambda q: attention(q, k, k, **scales), fullgraph=True, backend="aot_eager")
+            torch.testing.assert_close(compiled(q), torch.ones_like(q))
 
 
 @on_every_device

@@ -4,7 +4,7 @@ from functools import lru_cache
 
 import torch
 
-from ._arguments import flag, number, position, scale, size, window
+from ._arguments import flag, integer, number, position, scale, window
 from ._core import BOTTOM_RIGHT
 from ._frameworks import describe
 from ._torch_ops import PLAIN, traced
@@ -71,8 +71,10 @@ cached_band = lru_cache(maxsize=64)(band)
 
 
 def whole(name, value):
-    """A longest sequence; under torch.compile it may be a symbol."""
-    return value if type(value) is int or isinstance(value, torch.SymInt) else size(name, value)
+    """A number of rows; under torch.compile it may be a symbol."""
+    if isinstance(value, torch.SymInt) or (type(value) is int and -(2**63) <= value < 2**63):
+        return value
+    return number(name, value, integer, "a whole number")
 
 
 def numbers_of(layout, causal, q_offset, has_offsets, window_size, softmax_scale, softcap, dropout_p, seqlen_q, seqlen_kv,
