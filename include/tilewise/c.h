@@ -158,8 +158,8 @@ typedef struct tilewise_problem {
   float dropout_p;         /* 0 = none; in [0, 1) */
   int32_t wants;           /* backward: tilewise_gradient bits */
   int32_t accumulate;      /* backward: add to dq, dk, dv (which must be fp32) instead of overwriting them */
-  int32_t deterministic;
-  int32_t batch_invariant; /* a row's bits depend on its own sequence only */
+  int32_t deterministic;   /* backward: the same bits in every run */
+  int32_t batch_invariant; /* a row's bits depend on its own sequence only; so deterministic too */
   int32_t alignment; /* bytes that every base and outer stride of q k v o dout dq dk dv is a multiple of */
 } tilewise_problem;
 

@@ -6,6 +6,7 @@
 
 #include "core/cache.h"
 #include "core/cost.h"
+#include "core/problem_fields.h"
 #include "core/text.h"
 #include "cuda/packed_heads.h"
 
@@ -13,6 +14,12 @@ namespace tilewise::cuda {
 namespace {
 
 std::string capability_text(uint64_t capability) { return cat(capability / 10, ".", capability % 10); }
+
+// Rows of backward know `deterministic` alone, in a problem as in a call.
+Problem as_rows_know(Problem p) {
+  p.deterministic = orders_sums(p) ? 1 : 0;
+  return p;
+}
 
 // Empty where code of `target` runs on the capability.
 std::string refuses_capability(Target target, uint64_t capability) {
@@ -160,7 +167,7 @@ std::string refuses(const Kernel& kernel, const Problem& p, const DeviceInfo& de
       return cat("has no code for ", feature, "; a row with score general has");
   }
   if (kernel.op == Op::backward) {
-    if (const char* rule = facts.cannot(p)) return rule;
+    if (const char* rule = facts.cannot(as_rows_know(p))) return rule;
   }
   if (kernel.target != Target::simt) {
     if (std::string text = refuses_dtypes(kernel, p); !text.empty()) return text;
@@ -181,7 +188,7 @@ Schedule schedule(const Kernel& kernel, const Problem&, const DeviceInfo&, int) 
 }
 
 int64_t scratch_bytes(const Kernel& kernel, const Problem& p, const Schedule&) {
-  return kernel.op == Op::backward ? facts_of(kernel).scratch(p) : 0;
+  return kernel.op == Op::backward ? facts_of(kernel).scratch(as_rows_know(p)) : 0;
 }
 
 Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& device, const Schedule&) {

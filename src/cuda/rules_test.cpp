@@ -125,6 +125,33 @@ TEST(CudaRules, BackwardScratchIsLinearInTheLength) {
   }
 }
 
+// Sums whose order does not depend on the batch are sums in a fixed order: rows that count what a problem
+// asks for see both alike.
+TEST(CudaRules, BatchInvariantBackwardsAreOrdered) {
+  const auto bytes = [](const char* kernel, bool deterministic, bool invariant) {
+    Problem p = backward_problem();
+    p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = p.dtype_dout = p.dtype_dq = p.dtype_dk = p.dtype_dv =
+        TILEWISE_BF16;
+    p.head_dim = p.head_dim_v = 128;
+    p.deterministic = deterministic;
+    p.batch_invariant = invariant;
+    Limits limits;
+    limits.kernel = kernel;
+    const auto made = plan(p, made_up_device(), limits);
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    return made ? made->workspace_bytes : 0;
+  };
+  const char* wgmma = "backward_sm90_bf16_d128_64x128_simple";
+  EXPECT_GT(bytes(wgmma, true, false), bytes(wgmma, false, false));  // the turns of each tile
+  EXPECT_EQ(bytes(wgmma, false, true), bytes(wgmma, true, false));
+  cuda::Facts facts;
+  const Kernel unordered = simple_backward(&facts);
+  Problem p = backward_problem();
+  p.batch_invariant = 1;
+  EXPECT_EQ(cuda::refuses(unordered, p, made_up_device()), "adds in any order");
+  EXPECT_NE(explain(p, made_up_device()).find("gradients are summed in a fixed order"), std::string::npos);
+}
+
 // What every GPU has takes everything, deterministic too, in scratch of one number a row and head.
 TEST(CudaRules, TheSimtBackwardTakesAll) {
   Problem p = backward_problem(16384);
