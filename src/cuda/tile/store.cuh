@@ -5,6 +5,7 @@
 #define TILEWISE_CUDA_TILE_STORE_H_
 
 #include "core/params.h"
+#include "cuda/ptx/global.cuh"
 #include "cuda/ptx/math.cuh"
 
 namespace tilewise::tile {
@@ -42,8 +43,7 @@ __device__ __forceinline__ void store_wide(const float (&r_o)[kCount], const flo
       for (int i = 0; i < 4; ++i)
         w[i] = ptx::pack<T>(r_o[4 * (j + i) + 2 * r] * factor[r], r_o[4 * (j + i) + 2 * r + 1] * factor[r]);
       transpose_quad(w, lane);
-      if (8 * j + 8 * (lane % 4) < columns[r])
-        *reinterpret_cast<uint4*>(g_row + 8 * j) = make_uint4(w[0], w[1], w[2], w[3]);
+      if (8 * j + 8 * (lane % 4) < columns[r]) ptx::store_vector(g_row + 8 * j, w[0], w[1], w[2], w[3]);
     }
   }
 }
