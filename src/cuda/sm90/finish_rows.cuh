@@ -27,7 +27,7 @@ __device__ __forceinline__ void finish_rows(Consumer& consumer, const tile::Work
     }
     return;
   }
-  tile::OnlineSoftmax& softmax = consumer.softmax;
+  auto& softmax = consumer.softmax;
   softmax.finish();
   tile::RowPair ends;
   ends.first = consumer.row_now();
