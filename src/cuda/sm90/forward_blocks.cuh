@@ -57,6 +57,7 @@ struct BlockShared {
 };
 
 struct BlockArgs : ForwardArgs {
+  TileSource o;
   tile::Pieces pieces;
   tile::FastDivide key_heads;  // query heads to key heads
 };
@@ -79,7 +80,7 @@ struct BlockForward {
       __syncthreads();
       if (!shared.more) return;
       attend();
-      finish_rows<C>(*this, work());
+      finish_rows<C>(*this, work(), false, nullptr);
       __syncthreads();  // the work has been read, the buffers too
     }
   }

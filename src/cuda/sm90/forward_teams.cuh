@@ -37,8 +37,10 @@ struct TeamConsumer {
   const TeamArgs& args;
   TeamBuffers<C>& buffers;
   const int warpgroup;             // of the block
+  const uint32_t thread;           // of the block: read anew, it takes 25 clocks each time
   uint32_t count = 0;              // tiles before this one
   uint32_t pieces = 0, loads = 0;  // before this one; those that have tiles
+  bool owes = false;               // the last piece's queries
   float r_o[C::kDimV / 2];
   tile::LateSoftmax softmax;
 
@@ -46,13 +48,18 @@ struct TeamConsumer {
     for (;; ++pieces) {
       ptx::mbarrier_wait(&buffers.work_full[pieces % kTeamWorks], pieces / kTeamWorks & 1);
       if (__shfl_sync(~0u, work().batch, 0) < 0) break;
-      attend();
-      finish_rows<C>(*this, of_warp());
+      const bool holds = attend();
+      finish_rows<C>(*this, of_warp(), holds && args.bulk_stores, rows_of_queries());
       release(&buffers.work_empty[pieces % kTeamWorks]);
     }
+    leave_queries((loads - 1) & 1);
   }
 
-  static __device__ __forceinline__ int lane_now() { return ptx::thread_afresh() & 31; }
+  // Shaped scores leave no register for it.
+  __device__ __forceinline__ uint32_t thread_now() const {
+    return C::kShaped ? static_cast<uint32_t>(ptx::thread_afresh()) : thread;
+  }
+  __device__ __forceinline__ int lane_now() const { return static_cast<int>(thread_now() % 32); }
   // The query of the first of this thread's two rows.
   __device__ __forceinline__ int row_now() const {
     return work().row + (tile_row_now() & ((1 << args.rows_log2) - 1));
@@ -63,9 +70,9 @@ struct TeamConsumer {
   __device__ __forceinline__ int group() const { return warpgroup % C::kGroups; }
   __device__ __forceinline__ const TeamWork& work() const { return buffers.work[pieces % kTeamWorks]; }
   // The first of this thread's two rows, in the tile.
-  static __device__ __forceinline__ int tile_row_now() {
-    const uint32_t thread = ptx::thread_afresh() % (128u * C::kGroups);
-    return static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
+  __device__ __forceinline__ int tile_row_now() const {
+    const uint32_t of_team = thread_now() % (128u * C::kGroups);
+    return static_cast<int>(of_team / 32 * 16 + of_team % 32 / 4);
   }
   // The work with this warp's head; without rows where it has none.
   __device__ __forceinline__ tile::Work of_warp() const {
@@ -78,42 +85,48 @@ struct TeamConsumer {
   static __device__ __forceinline__ uint32_t stage_of(uint32_t n) { return n % C::kStages; }
   static __device__ __forceinline__ uint32_t phase_of(uint32_t n) { return n / C::kStages & 1; }
 
-  // Key tiles that rows of this warpgroup see, and among them those that every row sees all of.
-  struct Range {
-    int first, last, full_first, full_last;
-    __device__ __forceinline__ bool all_see(int tile) const { return tile >= full_first && tile < full_last; }
-  };
-  __device__ __forceinline__ Range own_tiles() const {
-    const TeamWork& w = work();
-    const int rows = 1 << args.rows_log2, row = w.row + (64 * group() & (rows - 1));
-    const int last_row = min(row + min(rows, 64), w.len_q) - 1;
-    const int see_first = max(w.lo(row), 0), see_last = w.hi(last_row);
-    Range r = {0, 0, 0, 0};
-    if (last_row >= row && see_last > see_first)
-      r = {see_first / C::kTileN, (see_last + C::kTileN - 1) / C::kTileN,
-           (max(w.lo(last_row), 0) + C::kTileN - 1) / C::kTileN, max(w.hi(row), 0) / C::kTileN};
-    // From a shuffle the compiler knows that they are the same in all lanes.
+  // From a shuffle the compiler knows that they are the same in all lanes.
+  __device__ __forceinline__ TeamRange own_tiles() const {
+    const TeamRange r = work().own[group()];
     return {__shfl_sync(~0u, r.first, 0), __shfl_sync(~0u, r.last, 0), __shfl_sync(~0u, r.full_first, 0),
             __shfl_sync(~0u, r.full_last, 0)};
   }
 
-  __device__ __forceinline__ void attend() {
+  // True where the team has the piece's queries in a buffer.
+  __device__ __forceinline__ bool attend() {
     const int first = __shfl_sync(~0u, work().tile_first, 0), last = __shfl_sync(~0u, work().tile_last, 0);
     softmax = {};
 #pragma unroll
     for (int i = 0; i < C::kDimV / 2; ++i) r_o[i] = 0.0f;
-    if (first >= last) return;
-    const Range own = own_tiles();
+    if (first >= last) return false;
+    const TeamRange own = own_tiles();
     const uint32_t query = loads & 1;
     ptx::mbarrier_wait(&buffers.q_full[query], loads++ / 2 & 1);
     const bool sees = own.first < own.last;
     pass(sees ? last - own.last : last - first);
-    if (!sees) {
-      release(&buffers.q_empty[query]);
-      return;
+    if (sees) {
+      walk(query, own);
+      pass(own.first - first);
+    } else {
+      leave_queries(query ^ 1);
     }
-    walk(query, own);
-    pass(own.first - first);
+    owes = true;
+    return true;
+  }
+
+  // This warp's rows of the buffer of the piece's queries.
+  __device__ __forceinline__ uint8_t* rows_of_queries() const {
+    return buffers.q[(loads - 1) & 1][group()] + thread_now() % 128 / 32 * 16 * 128;
+  }
+
+  // The last piece's queries, where its output lies until it has been written: late, so that it has.
+  __device__ __forceinline__ void leave_queries(uint32_t query) {
+    if (!owes) return;
+    owes = false;
+    __syncwarp();
+    if (thread_now() % 32 != 0) return;
+    ptx::bulk_wait_read();
+    ptx::mbarrier_arrive(&buffers.q_empty[query]);
   }
 
   // Tiles that only the team's other warpgroup needs. Until they are there a barrier would take the release
@@ -130,7 +143,7 @@ struct TeamConsumer {
   }
 
   // The next tile's scores are computed before this tile's values are added, and weighed while they are.
-  __device__ __forceinline__ void walk(uint32_t query, const Range& own) {
+  __device__ __forceinline__ void walk(uint32_t query, const TeamRange& own) {
     const uint32_t q = C::QTile::k_major(buffers.q[query][group()]);
     float r_s[C::kTileN / 2];
     uint32_t r_p[C::kTileN / 4];
@@ -138,6 +151,7 @@ struct TeamConsumer {
     uint32_t at = stage_of(count), phase = phase_of(count);
     ptx::mbarrier_wait(&buffers.k_full[at], phase);
     tile::issue_scores<T, C::kTileN, C::kDim>(r_s, q, C::KTile::k_major(buffers.k[at]));
+    leave_queries(query ^ 1);
     ptx::wgmma_wait<0>();
     ptx::pin(r_s);
     release(&buffers.k_empty[at]);
@@ -152,7 +166,7 @@ struct TeamConsumer {
     ptx::mbarrier_wait(&buffers.v_full[at], phase);
     // Only the first and the last tile hold keys that nobody sees.
     if (tile > own.first) {
-      clear_unseen(tile, at);
+      clear_unseen(tile, at, own);
       ptx::mbarrier_wait(&buffers.k_full[stage_of(count + 1)], phase_of(count + 1));
     }
 #pragma unroll 1
@@ -192,9 +206,8 @@ struct TeamConsumer {
       at = next;
       phase = next_phase;
     }
-    release(&buffers.q_empty[query]);
     ptx::mbarrier_wait(&buffers.v_full[at], phase);
-    clear_unseen(tile, at);
+    clear_unseen(tile, at, own);
     tile::issue_values<T, C::kTileN, C::kDimV>(r_o, r_p, C::VTile::mn_major(buffers.v[at]), true);
     ptx::wgmma_wait<0>();
     ptx::pin(r_o);
@@ -212,10 +225,10 @@ struct TeamConsumer {
 
   __device__ __forceinline__ void release(ptx::Mbarrier* empty) {
     __syncwarp();
-    if (lane_now() == 0) ptx::mbarrier_arrive(empty);
+    if (thread_now() % 32 == 0) ptx::mbarrier_arrive(empty);
   }
 
-  __device__ __forceinline__ void prepare(float (&r_s)[C::kTileN / 2], int tile, const Range& own) {
+  __device__ __forceinline__ void prepare(float (&r_s)[C::kTileN / 2], int tile, const TeamRange& own) {
     prepare_columns(r_s, tile * C::kTileN, own.all_see(tile));
   }
 
@@ -237,13 +250,13 @@ struct TeamConsumer {
   // The scores of some of this thread's rows once more: for weights that fp32 could not hold. Eight keys at a
   // time, always in the first four registers, which then go around, so that this code is short.
   __device__ __forceinline__ void score_again(float (&r_s)[C::kTileN / 2], const bool (&rows)[2],
-                                              uint32_t query, int tile, const Range& own) {
+                                              uint32_t query, int tile, const TeamRange& own) {
 #pragma unroll 1
     for (int j = 0; j < C::kTileN / 8; ++j) {
       float r_again[4];
       const int key = tile * C::kTileN + 8 * j;
       tile::score_again<T, C::kDim>(r_again, args.params, work(), kv_head(), buffers.q[query][group()],
-                                    ptx::thread_afresh() % 128 / 32 * 16, key, lane_now());
+                                    thread_now() % 128 / 32 * 16, key, lane_now());
       prepare_columns(r_again, key, own.all_see(tile));
 #pragma unroll
       for (int c = 0; c < 4; ++c) r_again[c] = rows[c / 2] ? r_again[c] : r_s[c];
@@ -258,7 +271,8 @@ struct TeamConsumer {
   }
 
   // Zeroes values that no row of the tile sees: of the first and the last tile of keys.
-  __device__ __forceinline__ void clear_unseen(int tile, uint32_t stage) {
+  __device__ __forceinline__ void clear_unseen(int tile, uint32_t stage, const TeamRange& own) {
+    if (own.all_see(tile)) return;
     const int first = work().see_first - tile * C::kTileN, last = work().see_last - tile * C::kTileN;
     if (first <= 0 && last >= C::kTileN) return;
     tile::clear_outside<C::kTileN, C::kDimV>(buffers.v[stage], first, last, kGroupBarrier + warpgroup);
@@ -280,7 +294,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) forward_by_teams(const __grid_
     if (warp < C::kTeams && ptx::elect_one()) TeamProducer<C>{args, shared.teams[warp], warp}.run();
   } else {
     ptx::take_registers<C::kConsumerRegisters>();
-    TeamConsumer<C>{args, shared.teams[warpgroup / C::kGroups], warpgroup}.run();
+    TeamConsumer<C>{args, shared.teams[warpgroup / C::kGroups], warpgroup, threadIdx.x}.run();
   }
 }
 

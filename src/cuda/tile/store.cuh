@@ -7,6 +7,8 @@
 #include "core/params.h"
 #include "cuda/ptx/global.cuh"
 #include "cuda/ptx/math.cuh"
+#include "cuda/ptx/matrix.cuh"
+#include "cuda/ptx/shared.cuh"
 
 namespace tilewise::tile {
 
@@ -45,6 +47,23 @@ __device__ __forceinline__ void store_wide(const float (&r_o)[kCount], const flo
       transpose_quad(w, lane);
       if (8 * j + 8 * (lane % 4) < columns[r]) ptx::store_vector(g_row + 8 * j, w[0], w[1], w[2], w[3]);
     }
+  }
+}
+
+// To shared memory, by a warp: its sixteen rows of a tile (tile/shared_tile.cuh) whose panels are kPanelBytes.
+template <typename T, int kPanelBytes, int kCount>
+__device__ __forceinline__ void store_shared(const float (&r_o)[kCount], const float (&factor)[2],
+                                             uint8_t* s_rows, int lane) {
+  const uint32_t s_row = ptx::shared_address(s_rows) + lane % 16 * 128;
+  const uint32_t chunk = (lane / 16 ^ lane % 8) * 16;
+#pragma unroll
+  for (int j = 0; j < kCount / 8; ++j) {
+    const float* r = r_o + 8 * j;
+    ptx::stmatrix_x4(s_row + j / 4 * kPanelBytes + (chunk ^ j % 4 * 32),
+                     ptx::pack<T>(r[0] * factor[0], r[1] * factor[0]),
+                     ptx::pack<T>(r[2] * factor[1], r[3] * factor[1]),
+                     ptx::pack<T>(r[4] * factor[0], r[5] * factor[0]),
+                     ptx::pack<T>(r[6] * factor[1], r[7] * factor[1]));
   }
 }
 
