@@ -1,4 +1,4 @@
-// The end of a piece in the kernels for short sequences (forward_blocks.cuh, forward_teams.cuh), by a warp:
+// The end of a piece in the forward kernels, by a warp:
 // its sixteen rows divided by their sums and written, or, where O is not finite, redone one by one. What goes by
 // the copy engine passes through shared memory: no addresses, no exchange between lanes, whole lines.
 #ifndef TILEWISE_CUDA_SM90_FINISH_ROWS_H_
@@ -9,7 +9,7 @@
 #include "cuda/ptx/tma.cuh"
 #include "cuda/tile/exact.cuh"
 #include "cuda/tile/finish.cuh"
-#include "cuda/tile/softmax.cuh"
+#include "cuda/tile/shared_tile.cuh"
 
 namespace tilewise::sm90 {
 
@@ -49,7 +49,7 @@ __device__ __forceinline__ void finish_rows(Consumer& consumer, const tile::Work
   __syncwarp();
   if (lane == 0 && ends.first < w.rows_q) {
 #pragma unroll
-    for (int panel = 0; panel < C::QTile::kPanels; ++panel)
+    for (int panel = 0; panel < C::VTile::kPanels; ++panel)
       ptx::tma_store(&args.o.map, s_rows + panel * C::QTile::kPanelBytes, panel * tile::kPanelColumns,
                      ends.first, w.head * args.o.head_step, w.batch * args.o.batch_step);
     ptx::bulk_commit();

@@ -16,6 +16,8 @@ struct TileSource {
 
 struct ForwardArgs {
   TileSource q, k, v;
+  TileSource o;             // boxes of a warp's sixteen rows
+  int32_t bulk_stores = 0;  // 1: o can be written through it
   ForwardParams params;
   tile::Order order;
   int32_t queries_per_key_head = 1;

@@ -57,7 +57,6 @@ struct BlockShared {
 };
 
 struct BlockArgs : ForwardArgs {
-  TileSource o;
   tile::Pieces pieces;
   tile::FastDivide key_heads;  // query heads to key heads
 };

@@ -28,8 +28,6 @@ struct TeamConfig {
 // Heads of a group that have few queries share a tile: it holds `1 << rows_log2` queries of each of
 // kTileM >> rows_log2 heads. At least 16, so that a warp's rows are of one head.
 struct TeamArgs : ForwardArgs {
-  TileSource o;             // boxes of a warp's rows
-  int32_t bulk_stores = 0;  // 1: O can be written through it
   int32_t rows_log2 = 0;
   tile::FastDivide packs;  // tiles that the heads of a group are dealt to
   tile::Pieces pieces;

@@ -31,11 +31,6 @@ cudaError_t launch_by_teams(const ForwardParams& p, const cuda::Call& call) {
       std::clamp(call.multiprocessors * C::kTeams / args.order.tiles_m, 1, args.order.all_heads);
   args.pieces = tile::Pieces(p, args.order);
   args.control = static_cast<uint32_t*>(call.control);
-  // The copy engine ends where the tensor does, not where a packed sequence does.
-  args.bulk_stores = !p.cu_seqlens_q.data && p.o.dtype != DType::f32 &&
-                     tensor_map_refuses(p.o, extent_q(p, p.head_dim_v)) == nullptr;
-  if (args.bulk_stores) error = encode_tensor_map(args.o, p.o, extent_q(p, p.head_dim_v), 16);
-  if (error != cudaSuccess) return error;
   return cuda::launch_early(forward_by_teams<C>, std::min(args.order.total, call.multiprocessors),
                             C::kThreads, sizeof(TeamShared<C>), call.stream, args);
 }
