@@ -21,10 +21,10 @@ cudaError_t launch_by_blocks(const ForwardParams& p, cudaStream_t stream) {
 }
 
 // A row of the table: the kernel for plain scores and the one for shaped ones.
-template <typename T, int... kSizes>
+template <typename T, int kGroups, bool kShares, int... kSizes>
 struct BlockRow {
-  using Plain = BlockConfig<T, kSizes...>;
-  using Shaped = BlockConfig<T, kSizes..., true>;
+  using Plain = BlockConfig<T, kGroups, kShares, kSizes...>;
+  using Shaped = BlockConfig<T, kGroups, kShares, kSizes..., true>;
 
   static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
     return tile::is_shaped(p) ? launch_by_blocks<Shaped>(p, call.stream)
@@ -39,7 +39,7 @@ struct BlockRow {
 
 }  // namespace tilewise::sm90
 
-// After the name: element, warpgroups, keys of a tile, stages, blocks.
+// After the name: element, warpgroups, whether they share the queries, keys of a tile, stages, blocks.
 #define TILEWISE_SM90_FORWARD_BLOCKS(name, ...)                                                          \
   namespace tilewise::cuda {                                                                             \
   cudaError_t name(const ForwardParams& p, const Call& call) {                                           \
