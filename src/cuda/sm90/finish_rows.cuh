@@ -1,6 +1,6 @@
 // The end of a piece in the forward kernels, by a warp:
-// its sixteen rows divided by their sums and written, or, where O is not finite, redone one by one. What goes by
-// the copy engine passes through shared memory: no addresses, no exchange between lanes, whole lines.
+// its sixteen rows divided by their sums and written, or, where O is not finite, redone one by one. What goes
+// by the copy engine passes through shared memory: no addresses, no exchange between lanes, whole lines.
 #ifndef TILEWISE_CUDA_SM90_FINISH_ROWS_H_
 #define TILEWISE_CUDA_SM90_FINISH_ROWS_H_
 
@@ -14,10 +14,11 @@
 namespace tilewise::sm90 {
 
 // C: the consumer's configuration. `w` is the work with the warp's head; where it is `staged`, `s_rows`
-// are the warp's rows of a tile of queries that nobody needs any more: O lies there until lane 0 has waited for its
-// bulk group.
+// are the warp's rows of a tile of queries that nobody needs any more: O lies there until lane 0 has waited
+// for its bulk group.
 template <typename C, typename Consumer>
-__device__ __forceinline__ void finish_rows(Consumer& consumer, const tile::Work& w, bool staged, uint8_t* s_rows) {
+__device__ __forceinline__ void finish_rows(Consumer& consumer, const tile::Work& w, bool staged,
+                                            uint8_t* s_rows) {
   using T = typename C::Element;
   const auto& args = consumer.args;
   const ForwardParams& p = args.params;

@@ -9,8 +9,9 @@
 // Shared memory. Q, and one or two tiles of K and of V, asked for at once; further tiles follow as buffers
 // come free.
 //
-// Where there are fewer blocks than multiprocessors, a call takes as long as one piece. Then the warpgroups share
-// the queries and deal the keys among them (kShares), each with buffers of its own, and the first joins the parts.
+// Where there are fewer blocks than multiprocessors, a call takes as long as one piece. Then the warpgroups
+// share the queries and deal the keys among them (kShares), each with buffers of its own, and the first joins
+// the parts.
 //
 // Invariants. Every full barrier has one arrival and the tile's bytes; every empty barrier counts the warps.
 // A block barrier stands between the pieces of a packed sequence that is longer than the plan's bound.

@@ -47,7 +47,8 @@ struct Consumer {
   uint32_t r_p[C::kTileN / 4];
   float r_o[C::kDimV / 2];
   tile::LateSoftmax softmax;
-  uint32_t owed = C::kQueries;  // the buffer of the last piece's queries, where O lies until it has been written
+  uint32_t owed =
+      C::kQueries;  // the buffer of the last piece's queries, where O lies until it has been written
 
   __device__ __forceinline__ void run() {
     if (takes_turns() && group == C::kConsumers - 1) ptx::barrier_arrive(kTurnBarrier, 256);
@@ -80,7 +81,8 @@ struct Consumer {
   }
 
  private:
-  // With buffers enough that the next piece's queries need not wait for it, O is staged where this piece's lay.
+  // With buffers enough that the next piece's queries need not wait for it, O is staged where this piece's
+  // lay.
   static constexpr bool kStagesOutput = C::kQueries == 2 * C::kConsumers;
   // Warpgroups whose rows see fewer key tiles than the block's walk their own.
   static constexpr bool kWalksOwn = C::kTileM - 64 >= C::kTileN;

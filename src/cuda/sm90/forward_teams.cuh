@@ -187,8 +187,7 @@ struct TeamConsumer {
       // A branch, which ptxas moves no wait across: the one for O must stay behind the exponentials.
       ptx::pin(r_s);
       ++count;
-      if (tile > own.first)
-        ptx::mbarrier_wait(&buffers.k_full[stage_of(count + 1)], phase_of(count + 1));
+      if (tile > own.first) ptx::mbarrier_wait(&buffers.k_full[stage_of(count + 1)], phase_of(count + 1));
       ptx::wgmma_wait<0>();
       ptx::pin(r_o);
       ptx::pin(r_s);

@@ -12,8 +12,8 @@ namespace tilewise::tile {
 
 constexpr int fragment_column(int i) { return i / 4 * 8 + i % 2; }
 
-// How many of a lane's elements of one row, in blocks of 32 from `begin` on, lie in columns below `limit`, as as many
-// bits from the lowest on.
+// How many of a lane's elements of one row, in blocks of 32 from `begin` on, lie in columns below `limit`, as
+// as many bits from the lowest on.
 __device__ __forceinline__ uint32_t elements_below(int limit, int begin) {
   const int count = max(limit, 0) / 8 * 2 + min(max(limit, 0) % 8, 2) - begin;
   return count >= 32 ? ~0u : (1u << max(count, 0)) - 1;

@@ -50,7 +50,8 @@ __device__ __forceinline__ void store_wide(const float (&r_o)[kCount], const flo
   }
 }
 
-// To shared memory, by a warp: its sixteen rows of a tile (tile/shared_tile.cuh) whose panels are kPanelBytes.
+// To shared memory, by a warp: its sixteen rows of a tile (tile/shared_tile.cuh) whose panels are
+// kPanelBytes.
 template <typename T, int kPanelBytes, int kCount>
 __device__ __forceinline__ void store_shared(const float (&r_o)[kCount], const float (&factor)[2],
                                              uint8_t* s_rows, int lane) {
@@ -59,11 +60,10 @@ __device__ __forceinline__ void store_shared(const float (&r_o)[kCount], const f
 #pragma unroll
   for (int j = 0; j < kCount / 8; ++j) {
     const float* r = r_o + 8 * j;
-    ptx::stmatrix_x4(s_row + j / 4 * kPanelBytes + (chunk ^ j % 4 * 32),
-                     ptx::pack<T>(r[0] * factor[0], r[1] * factor[0]),
-                     ptx::pack<T>(r[2] * factor[1], r[3] * factor[1]),
-                     ptx::pack<T>(r[4] * factor[0], r[5] * factor[0]),
-                     ptx::pack<T>(r[6] * factor[1], r[7] * factor[1]));
+    ptx::stmatrix_x4(
+        s_row + j / 4 * kPanelBytes + (chunk ^ j % 4 * 32), ptx::pack<T>(r[0] * factor[0], r[1] * factor[0]),
+        ptx::pack<T>(r[2] * factor[1], r[3] * factor[1]), ptx::pack<T>(r[4] * factor[0], r[5] * factor[0]),
+        ptx::pack<T>(r[6] * factor[1], r[7] * factor[1]));
   }
 }
 
