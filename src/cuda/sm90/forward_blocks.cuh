@@ -67,17 +67,12 @@ struct BlockShared {
   ptx::Mbarrier q_full[C::kRowGroups];
 };
 
-struct BlockArgs : ForwardArgs {
-  tile::Pieces pieces;
-  tile::FastDivide key_heads;  // query heads to key heads
-};
-
 template <typename C>
 struct BlockForward {
   using T = typename C::Element;
   static constexpr int kGroupBarrier = 1;  // + warpgroup
 
-  const BlockArgs& args;
+  const ForwardArgs& args;
   BlockShared<C>& shared;
   BlockRing<C>& ring;  // the warpgroup's
   const int group;
@@ -264,7 +259,7 @@ struct BlockForward {
 
 template <typename C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocks)
-    forward_by_blocks(const __grid_constant__ BlockArgs args) {
+    forward_by_blocks(const __grid_constant__ ForwardArgs args) {
   extern __shared__ __align__(tile::kSwizzleAlignment) uint8_t s_bytes[];
   auto& shared = *reinterpret_cast<BlockShared<C>*>(s_bytes);
   ptx::grid_release();

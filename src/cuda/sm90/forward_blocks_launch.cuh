@@ -11,11 +11,9 @@ namespace tilewise::sm90 {
 
 template <typename C>
 cudaError_t launch_by_blocks(const ForwardParams& p, cudaStream_t stream) {
-  BlockArgs args;
+  ForwardArgs args;
   const cudaError_t error = make_args<C>(p, &args);
   if (error != cudaSuccess || args.order.total == 0) return error;
-  args.pieces = tile::Pieces(p, args.order);
-  args.key_heads = tile::FastDivide(p.group());
   return cuda::launch_early(forward_by_blocks<C>, args.order.total, C::kThreads, sizeof(BlockShared<C>),
                             stream, args);
 }

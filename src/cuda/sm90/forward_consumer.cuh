@@ -77,7 +77,7 @@ struct Consumer {
     return shared.work[slot.at()].row + row_of(ptx::thread_afresh());
   }
   __device__ __forceinline__ int kv_head() const {
-    return shared.work[slot.at()].head / args.queries_per_key_head;
+    return args.key_heads.divide(shared.work[slot.at()].head);
   }
 
  private:
@@ -299,8 +299,8 @@ struct Consumer {
       const int thread = ptx::thread_afresh();
       float r_again[4];
       const int key = tile * C::kTileN + 8 * j;
-      tile::score_again<T, C::kDim>(r_again, args.params, w, w.head / args.queries_per_key_head,
-                                    shared.q[q.at()], thread % 128 / 32 * 16, key, thread % 32);
+      tile::score_again<T, C::kDim>(r_again, args.params, w, args.key_heads.divide(w.head), shared.q[q.at()],
+                                    thread % 128 / 32 * 16, key, thread % 32);
       prepare_columns(r_again, w, key, full);
 #pragma unroll
       for (int c = 0; c < 4; ++c) r_again[c] = rows[c / 2] ? r_again[c] : r_s[c];

@@ -23,7 +23,9 @@ cudaError_t make_args(const ForwardParams& p, ForwardArgs* args) {
   args->params = p;
   args->order = tile::order_of(p, C::kTileM);
   if (args->order.total == 0) return cudaSuccess;
+  args->pieces = tile::Pieces(p, args->order);
   args->queries_per_key_head = static_cast<int32_t>(p.group());
+  args->key_heads = tile::FastDivide(p.group());
   args->scale_log2 = C::kShaped ? kLog2E : p.scale * kLog2E;
   args->wide_stores = tile::stores_wide(p.o, p.head_dim_v);
   cudaError_t error = encode_tensor_map(args->q, p.q, extent_q(p, p.head_dim), 64);

@@ -30,7 +30,6 @@ struct TeamConfig {
 struct TeamArgs : ForwardArgs {
   int32_t rows_log2 = 0;
   tile::FastDivide packs;  // tiles that the heads of a group are dealt to
-  tile::Pieces pieces;
 };
 
 constexpr int kTeamWorks = 4;  // pieces that are known: keys are asked for while a piece before still ends
