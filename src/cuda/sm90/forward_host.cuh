@@ -31,7 +31,8 @@ cudaError_t make_args(const ForwardParams& p, ForwardArgs* args) {
   cudaError_t error = encode_tensor_map(args->q, p.q, extent_q(p, p.head_dim), 64);
   if (error == cudaSuccess) error = encode_tensor_map(args->k, p.k, extent_kv(p, p.head_dim), C::kTileN);
   if (error == cudaSuccess) error = encode_tensor_map(args->v, p.v, extent_kv(p, p.head_dim_v), C::kTileN);
-  // The copy engine ends where the tensor does, not where a packed sequence does, and at multiples of 16 bytes.
+  // The copy engine ends where the tensor does, not where a packed sequence does, and at multiples of 16
+  // bytes.
   args->bulk_stores = args->wide_stores && !p.cu_seqlens_q.data &&
                       tensor_map_refuses(p.o, extent_q(p, p.head_dim_v)) == nullptr;
   if (error == cudaSuccess && args->bulk_stores)
