@@ -101,17 +101,14 @@ struct Consumer {
   __device__ __forceinline__ void attend(const tile::Work& w) {
     // From a shuffle the compiler knows that they are the same in all lanes: rings and descriptors stay in
     // uniform registers then, where wgmma wants them.
-    int first = __shfl_sync(~0u, w.tile_first, 0), passed_last = 0;
+    const int first = __shfl_sync(~0u, w.tile_first, 0);
     int tile = __shfl_sync(~0u, w.tile_last - 1, 0);
     int resume = tile, full_first = w.full_first, full_last = w.full_last;
     if constexpr (kWalksOwn) {
       // What the warpgroup's own rows see, of the block's tiles.
       const int row = w.row + 64 * group, last_row = min(row + 64, w.len_q) - 1;
       const int own_last = last_row < row ? 0 : (w.hi(last_row) + C::kTileN - 1) / C::kTileN;
-      const int own_first = max(w.tile_first, max(w.lo(row), 0) / C::kTileN);
-      resume = min(own_last, w.tile_last) - 1;
-      if (resume < own_first) resume = w.tile_first - 1;
-      passed_last = __shfl_sync(~0u, resume < own_first ? 0 : own_first - w.tile_first, 0);
+      resume = max(w.tile_first, min(own_last, w.tile_last)) - 1;
       full_first = (max(w.lo(last_row), 0) + C::kTileN - 1) / C::kTileN;
       full_last = max(w.hi(row), 0) / C::kTileN;
       resume = __shfl_sync(~0u, resume, 0);
@@ -123,7 +120,6 @@ struct Consumer {
 #pragma unroll 1
       for (int passed = tile; passed > resume; --passed) pass(passed > first);
       tile = resume;
-      first += passed_last;
     }
 #pragma unroll
     for (int i = 0; i < C::kDimV / 2; ++i) r_o[i] = 0.0f;
@@ -193,10 +189,6 @@ struct Consumer {
     ptx::wgmma_wait<0>();
     ptx::pin(r_o);
     leave_values();
-    if constexpr (kWalksOwn) {
-#pragma unroll 1
-      for (; passed_last > 0; --passed_last) pass(true);
-    }
   }
 
   // O is in the matrix unit's hands until then. `needed` must be the same in the whole warpgroup.
