@@ -199,8 +199,8 @@ struct BlockForward {
     static_assert(!C::kShares || C::kGroups == 2);
     static_assert(!C::kShares || sizeof(float) * (C::kDimV / 2 + 4) * 128 <= 2 * C::kTileN * 128);
     auto* s_part = reinterpret_cast<float*>(shared.rings[C::kRings - 1].k[0]) + threadIdx.x % 128;
+    __syncthreads();  // all products have read their keys and values
     if (group == 1) {
-      ptx::barrier_sync(kGroupBarrier + 1, 128);  // all its products have read their keys and values
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         s_part[128 * r] = softmax.top[r];
