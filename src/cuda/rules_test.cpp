@@ -248,6 +248,34 @@ TEST(CudaRules, TheFastestRowThatADeviceHasIsTaken) {
       << reasons;
 }
 
+// Pieces of work of few steps go to the teams, which hide their starts and ends, and so do windows, where
+// what little a team's 64 rows see beside the window counts; long ones to the tall tile.
+TEST(CudaRules, ShortPiecesGoToTeamsAndLongOnesToTheTallTile) {
+  const std::string teams = "forward_sm90_bf16_d64_128x64_t2_simple";
+  const std::string tall = "forward_sm90_bf16_d64_192x128_s2_simple";
+  Problem p = problem();
+  p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = TILEWISE_BF16;
+  const auto taken = [&](int64_t batch, int64_t seqlen) {
+    p.batch = batch;
+    p.seqlen_q = p.seqlen_kv = seqlen;
+    return chosen(p, 90);
+  };
+  EXPECT_EQ(taken(64, 128), teams);
+  EXPECT_EQ(taken(512, 128), teams);
+  EXPECT_EQ(taken(64, 256), teams);
+  EXPECT_EQ(taken(512, 256), teams);
+  EXPECT_EQ(taken(64, 512), teams);
+  EXPECT_EQ(taken(16, 2048), tall);
+  EXPECT_EQ(taken(4, 8192), tall);
+  p.causal = 1;
+  EXPECT_EQ(taken(64, 512), teams);
+  EXPECT_EQ(taken(4, 8192), tall);
+  p.window_left = 1023;
+  p.heads_q = 64;
+  p.heads_kv = 8;
+  EXPECT_EQ(taken(1, 32768), teams);
+}
+
 // Heads of a group that have few queries share tiles: of eight heads with 16 queries each one is left of
 // eight.
 TEST(CudaCost, HeadsOfAGroupShareTiles) {
