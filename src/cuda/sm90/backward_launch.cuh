@@ -93,20 +93,23 @@ struct BackwardRow {
     if (query_tiles > 0) {
       const bool wide = p.delta.data == nullptr && tile::stores_wide(p.o, 8) &&
                         tile::stores_wide(p.dout, 8) && p.o.dtype == p.dout.dtype;
-      backward_before<C><<<query_tiles, kRowThreads, 0, call.stream>>>(args, wide);
-      if (error = cudaGetLastError(); error != cudaSuccess) return error;
+      error = cuda::launch_early(backward_before<C>, query_tiles, kRowThreads, 0, call.stream, args,
+                                 static_cast<int>(wide));
+      if (error != cudaSuccess) return error;
     }
     if (args.order.total > 0) {
       const bool shaped = p.softcap > 0.0f || p.alibi_slopes != nullptr;
+      const bool early = query_tiles > 0;
       if (p.deterministic)
-        error = shaped ? launch_tiles<true, true>(args, call) : launch_tiles<true, false>(args, call);
+        error =
+            shaped ? launch_tiles<true, true>(args, call, early) : launch_tiles<true, false>(args, call, early);
       else
-        error = shaped ? launch_tiles<false, true>(args, call) : launch_tiles<false, false>(args, call);
+        error = shaped ? launch_tiles<false, true>(args, call, early)
+                       : launch_tiles<false, false>(args, call, early);
       if (error != cudaSuccess) return error;
     }
     if (query_tiles > 0 && args.g_dq) {
-      backward_after<C><<<query_tiles, kRowThreads, 0, call.stream>>>(args);
-      error = cudaGetLastError();
+      error = cuda::launch_early(backward_after<C>, query_tiles, kRowThreads, 0, call.stream, args);
     }
     if (error == cudaSuccess && p.dsinks) {
       backward_sinks<C><<<static_cast<unsigned>(p.heads_q), kRowThreads, 0, call.stream>>>(args);
@@ -125,10 +128,13 @@ struct BackwardRow {
     return cuda::allow_shared(backward<T>, sizeof(SharedOf<T>));
   }
 
+  // early: behind backward_before. Behind anything else, what is loaded before the wait might not be there.
   template <bool kOrdered, bool kShaped>
-  static cudaError_t launch_tiles(const BackwardArgs& args, const cuda::Call& call) {
+  static cudaError_t launch_tiles(const BackwardArgs& args, const cuda::Call& call, bool early) {
     using T = Tiles<kOrdered, kShaped>;
     const int blocks = std::min(args.order.total, call.multiprocessors);
+    if (early)
+      return cuda::launch_early(backward<T>, blocks, T::kThreads, sizeof(SharedOf<T>), call.stream, args);
     return cuda::launch_shared(backward<T>, blocks, T::kThreads, sizeof(SharedOf<T>), call.stream, args);
   }
 };

@@ -4,6 +4,7 @@
 #define TILEWISE_CUDA_SM90_BACKWARD_PRODUCER_H_
 
 #include "core/softmax.h"
+#include "cuda/ptx/grid.cuh"
 #include "cuda/sm90/backward_args.cuh"
 #include "cuda/sm90/backward_wide_config.cuh"
 #include "cuda/sm90/load_tile.cuh"
@@ -37,6 +38,7 @@ struct Scheduler {
       }
       index = draw_ticket(args.control, index);
     }
+    ptx::grid_release();
     ptx::mbarrier_wait(&shared.work_empty[slot.at()], slot.phase() ^ 1);
     shared.work[slot.at()].batch = -1;
     ptx::mbarrier_arrive(&shared.work_full[slot.at()]);
@@ -114,7 +116,7 @@ struct BackwardProducer {
 };
 
 // Follows the same work and brings lse and D of every row. Rows that see no key of the tile, and rows without
-// any weight, get P = 0.
+// any weight, get P = 0. No row comes before the kernel before has ended, so nothing is added to dQ either.
 template <typename C>
 struct RowReader {
   static constexpr int kStep = 32 * C::kRowWarps, kRows = C::kTileM / kStep;  // of a lane
@@ -126,6 +128,7 @@ struct RowReader {
   Ring<kWorkSlots> slot;
 
   __device__ __forceinline__ void run() {
+    ptx::grid_wait();
     for (;;) {
       ptx::mbarrier_wait(&shared.work_full[slot.at()], slot.phase());
       const tile::KeyWork& w = shared.work[slot.at()];
