@@ -101,8 +101,8 @@ struct BackwardRow {
       const bool shaped = p.softcap > 0.0f || p.alibi_slopes != nullptr;
       const bool early = query_tiles > 0;
       if (p.deterministic)
-        error =
-            shaped ? launch_tiles<true, true>(args, call, early) : launch_tiles<true, false>(args, call, early);
+        error = shaped ? launch_tiles<true, true>(args, call, early)
+                       : launch_tiles<true, false>(args, call, early);
       else
         error = shaped ? launch_tiles<false, true>(args, call, early)
                        : launch_tiles<false, false>(args, call, early);

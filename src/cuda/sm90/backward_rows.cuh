@@ -2,8 +2,8 @@
 // D = rowsum(dO o O) - dlse and zeros for the sums of dQ; after, the sums out of their fragment order into
 // dq. Both live by the rate of memory: every byte that a thread reads is on its way before it uses the first.
 //
-// The three kernels overlap at their ends (ptx/grid.cuh). Each lets the next begin only after its own wait, so
-// that what came before the call is done before any of the three begins.
+// The three kernels overlap at their ends (ptx/grid.cuh). Each lets the next begin only after its own wait,
+// so that what came before the call is done before any of the three begins.
 #ifndef TILEWISE_CUDA_SM90_BACKWARD_ROWS_H_
 #define TILEWISE_CUDA_SM90_BACKWARD_ROWS_H_
 
@@ -18,8 +18,8 @@ namespace tilewise::sm90 {
 constexpr int kRowThreads = 256;
 
 // Calls visit(sequence, batch, head, tile) for the block's tiles. A packed sequence that is longer than the
-// plan's bound has further ones. From the last head to the first: the kernel proper goes from the first to the
-// last, so that each finds in the L2 what the one before it touched last.
+// plan's bound has further ones. From the last head to the first: the kernel proper goes from the first to
+// the last, so that each finds in the L2 what the one before it touched last.
 template <typename C, typename Visit>
 __device__ __forceinline__ void for_query_tiles(const BackwardArgs& args, const Visit& visit) {
   const BackwardParams& p = args.params;
@@ -61,7 +61,7 @@ __device__ __forceinline__ float eight_products(const BackwardParams& p, int64_t
 template <typename C>
 struct DeltaRows {
   using T = typename C::Element;
-  static constexpr int kLanes = C::kDimV > 128 ? 32 : C::kDimV > 64 ? 16 : 8;  // of a row
+  static constexpr int kLanes = C::kDimV > 128 ? 32 : C::kDimV > 64 ? 16 : 8;    // of a row
   static constexpr int kStep = kRowThreads / kLanes, kRows = C::kTileM / kStep;  // of a thread
   static constexpr int kAtOnce = 4;
   static_assert(kRows % kAtOnce == 0);
