@@ -23,7 +23,7 @@ struct LongMask {
     mask.flags |= TILEWISE_READ_ONLY;
     for (int64_t i = 0; i < kLength; ++i) {
       if (i == kSeeing) i = kLength - kSeeing;
-      if (i < 2 || i >= kLength - 6) chosen.push_back({0, i});
+      if (i < 2 || i >= kLength - 2) chosen.push_back({0, i});
       const int64_t first = std::max<int64_t>(0, i - kReach);
       ranges[2 * i] = static_cast<int32_t>(first);
       ranges[2 * i + 1] = static_cast<int32_t>(i + 1);
