@@ -51,6 +51,13 @@ __device__ __forceinline__ void bulk_add(float* g_to, const float* s_from, uint3
                "r"(shared_address(s_from)), "r"(bytes)
                : "memory");
 }
+// Copies them instead.
+__device__ __forceinline__ void bulk_store(float* g_to, const float* s_from, uint32_t bytes) {
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(reinterpret_cast<uint64_t>(g_to)),
+      "r"(shared_address(s_from)), "r"(bytes)
+      : "memory");
+}
 __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
 // Until this thread's groups have read their source, or are done altogether.
