@@ -5,6 +5,7 @@
 
 #include "core/softmax.h"
 #include "cuda/ptx/grid.cuh"
+#include "cuda/ptx/mbarrier_warp.cuh"
 #include "cuda/sm90/backward_args.cuh"
 #include "cuda/sm90/backward_wide_config.cuh"
 #include "cuda/sm90/load_tile.cuh"
@@ -137,7 +138,7 @@ struct RowReader {
       for (tile::QueryWalk<C::kOrdered> at(w, args.queries_per_key_head); at.left >= 0; at.next(w))
         bring(w, ptx::afresh(at.head), ptx::afresh(at.tile));
       __syncwarp();
-      if (ptx::thread_afresh() % 32 == 0) ptx::mbarrier_arrive(&shared.work_empty[slot.at()]);
+      ptx::mbarrier_arrive_warp(&shared.work_empty[slot.at()], ptx::thread_afresh() % 32);
       slot.advance();
     }
   }
@@ -149,7 +150,7 @@ struct RowReader {
     else
       bring_together(w, head, tile);
     __syncwarp();
-    if (ptx::thread_afresh() % 32 == 0) ptx::mbarrier_arrive(&shared.q_full[q.at()]);
+    ptx::mbarrier_arrive_warp(&shared.q_full[q.at()], ptx::thread_afresh() % 32);
     q.advance();
   }
 

@@ -15,6 +15,7 @@
 #define TILEWISE_CUDA_SM90_BACKWARD_WIDE_CONSUMER_H_
 
 #include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/mbarrier_warp.cuh"
 #include "cuda/ptx/registers.cuh"
 #include "cuda/sm90/backward_score.cuh"
 #include "cuda/sm90/backward_wide_config.cuh"
@@ -58,16 +59,14 @@ struct WideConsumer {
       if (w.tile_first < w.tile_last) sweep(w);
       finish(w);
       __syncwarp();
-      if (lane == 0) ptx::mbarrier_arrive(&shared.work_empty[slot.at()]);
+      ptx::mbarrier_arrive_warp(&shared.work_empty[slot.at()], lane);
       slot.advance();
     }
   }
 
  private:
   // The empty barriers count the warps that read a buffer.
-  __device__ __forceinline__ void release(ptx::Mbarrier* empty) {
-    if (lane == 0) ptx::mbarrier_arrive(empty);
-  }
+  __device__ __forceinline__ void release(ptx::Mbarrier* empty) { ptx::mbarrier_arrive_warp(empty, lane); }
 
   __device__ __forceinline__ void sweep(const tile::KeyWork& w) {
     steps = &w;
