@@ -225,7 +225,8 @@ Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& devi
   // What starting and ending a piece of work costs a multiprocessor beside its products, and more where
   // pieces of a persistent block differ in length (docs/performance/forward_short.md).
   const bool starts = padded && kernel.op == Op::forward;
-  const double uneven = even ? 1.0 : facts.packs_heads ? 1.6 : facts.blocks == 1 ? 1.25 : 1.0;
+  const bool differ = !even && tiles_of(kernel, p) > 1;
+  const double uneven = !differ ? 1.0 : facts.packs_heads ? 1.6 : facts.blocks == 1 ? 1.25 : 1.0;
   const double piece = starts ? piece_seconds(kernel) * uneven : 0.0;
   // A block alone on its multiprocessor is faster than its share of it, and a team still more.
   const double share_alone = facts.packs_heads ? 1.15 : facts.blocks == 2 ? 1.5 : 2.0;

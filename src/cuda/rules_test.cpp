@@ -270,6 +270,7 @@ TEST(CudaRules, ShortPiecesGoToTeamsAndLongOnesToTheTallTile) {
   EXPECT_EQ(taken(1, 512), "forward_sm90_bf16_d64_64x128_k2_simple");
   EXPECT_EQ(taken(4, 8192), tall);
   p.causal = 1;
+  EXPECT_EQ(taken(512, 128), teams);
   EXPECT_EQ(taken(64, 512), teams);
   EXPECT_EQ(taken(4, 8192), tall);
   p.window_left = 1023;

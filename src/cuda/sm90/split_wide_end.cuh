@@ -45,7 +45,8 @@ __device__ __forceinline__ void write_wide_rows(const sm80::SplitArgs& args, con
     tile::store_narrow(products.r_o, factor, static_cast<float*>(p.o.data) + at[0], at[1] - at[0], columns,
                        lane);
   else if (args.wide_stores)
-    tile::store_wide(products.r_o, factor, static_cast<T*>(p.o.data) + at[0], at[1] - at[0], columns, lane);
+    tile::store_wide<false>(products.r_o, factor, static_cast<T*>(p.o.data) + at[0], at[1] - at[0], columns,
+                            lane);
   else
     tile::store_narrow(products.r_o, factor, static_cast<T*>(p.o.data) + at[0], at[1] - at[0], columns, lane);
   if (!__any_sync(~0u, spoiled[0] || spoiled[1])) return;

@@ -21,7 +21,7 @@ __device__ __forceinline__ uint32_t elements_below(int limit, int begin) {
 
 // Removes what the band and the lengths hide. `row` is of the fragment's first row, `key` of its first
 // column. What a row sees lies together: bits say which elements, and the compiler takes seven at a time to
-// predicates, where two comparisons an element take three instructions (not kByBits; the tiles of 8.0 then spill).
+// predicates (kByBits), where two comparisons an element take three instructions.
 template <bool kByBits = false, int kCount>
 __device__ __forceinline__ void hide(float (&r_s)[kCount], const Work& w, int row, int key, int lane_column) {
 #pragma unroll

@@ -31,7 +31,8 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&w)[4], int lane) {
 
 // 16-byte pieces, where base, strides and head_dim allow it. g_o is the first row's, the second is `step`
 // elements further; rows that must not be written have 0 columns.
-template <typename T, int kCount>
+// `kWhole`: by store_vector; without it the compiler may take stores apart, and needs fewer registers.
+template <bool kWhole = true, typename T, int kCount>
 __device__ __forceinline__ void store_wide(const float (&r_o)[kCount], const float (&factor)[2], T* g_o,
                                            int64_t step, const int (&columns)[2], int lane) {
   static_assert(kCount % 16 == 0);
@@ -45,7 +46,12 @@ __device__ __forceinline__ void store_wide(const float (&r_o)[kCount], const flo
       for (int i = 0; i < 4; ++i)
         w[i] = ptx::pack<T>(r_o[4 * (j + i) + 2 * r] * factor[r], r_o[4 * (j + i) + 2 * r + 1] * factor[r]);
       transpose_quad(w, lane);
-      if (8 * j + 8 * (lane % 4) < columns[r]) ptx::store_vector(g_row + 8 * j, w[0], w[1], w[2], w[3]);
+      if (8 * j + 8 * (lane % 4) < columns[r]) {
+        if constexpr (kWhole)
+          ptx::store_vector(g_row + 8 * j, w[0], w[1], w[2], w[3]);
+        else
+          *reinterpret_cast<uint4*>(g_row + 8 * j) = make_uint4(w[0], w[1], w[2], w[3]);
+      }
     }
   }
 }
@@ -107,7 +113,7 @@ __device__ __forceinline__ void store_gradient(const float (&r)[kCount], float s
   const float factor[2] = {scale, scale};
   const int64_t step = 8 * to.row_stride;
   if (wide)
-    store_wide(r, factor, static_cast<T*>(to.data) + at, step, columns, lane);
+    store_wide<false>(r, factor, static_cast<T*>(to.data) + at, step, columns, lane);
   else if (to.dtype != DType::f32)
     store_narrow(r, factor, static_cast<T*>(to.data) + at, step, columns, lane);
   else if (accumulate)
