@@ -71,7 +71,8 @@ __global__ void __launch_bounds__(kRowThreads)
       args.g_delta[scratch_row + row] = delta;
     }
     if (args.g_dq == nullptr) return;
-    if (args.g_turns && threadIdx.x == 0) args.g_turns[(scratch_row + first) / C::kTileM] = 0;
+    if (args.g_turns && threadIdx.x < C::kBlocks)
+      args.g_turns[(scratch_row + first) / C::kTileM * C::kBlocks + threadIdx.x] = 0;
     auto* g_sums = reinterpret_cast<float4*>(args.g_dq + (scratch_row + first) * C::kDim);
     for (int i = static_cast<int>(threadIdx.x); i < C::kTileFloats / 4; i += kRowThreads)
       g_sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);

@@ -33,12 +33,14 @@ struct WideConsumer {
   static constexpr int kGroup = kValues ? 0 : 1;
   static constexpr int kScores = C::kTileM / 2;  // fp32 registers of S or dP
   static constexpr int kColumns = kValues ? C::kDimV : C::kDim;
-  static constexpr bool kTwoPanels = kGroup + 2 < C::kSumPanels;
+  static constexpr bool kPair = C::kBlocks == 2;
+  static constexpr bool kTwoPanels = !kPair && kGroup + 2 < C::kSumPanels;
 
   const BackwardArgs& args;
   WideShared<C>& shared;
   const int warp;  // of the warpgroup
   const int lane;
+  const int rank;  // in a pair
   Ring<1> kv, p;
   Ring<C::kQStages> q;
   Ring<C::kOStages> dout;
@@ -73,11 +75,10 @@ struct WideConsumer {
     steps = &w;
     Walk at(w, args.queries_per_key_head);
     ptx::mbarrier_wait(&shared.k_full, kv.phase());
-    const bool edge = w.see_first > w.key || w.see_last < w.key + C::kTileN;
-    if (edge) clear<C::kDim>(shared.k, w);
+    clear<C::kDim>(shared.k, w, rank);
     if (!kValues) {
       ptx::mbarrier_wait(&shared.v_full, kv.phase());
-      if (edge) clear<C::kDimV>(shared.v, w);
+      clear<C::kDimV>(shared.v, w, rank);
     }
     uint32_t r_a[kScores / 2];
     {
@@ -87,17 +88,33 @@ struct WideConsumer {
       ptx::pin(r_s);
       take_first(w, at, r_s, r_a);
     }
+    if constexpr (kPair) {
+      ptx::mbarrier_wait(&shared.peer_k_full, kv.phase());
+      clear<C::kDim / 2>(shared.peer_k, w, 1 - rank);
+      if (at.left == 0) {
+        last_late_step<false>(at, at, r_a);
+      } else {
+        Walk due = at;
+        late_step<false>(w, at, due, r_a);
 #pragma unroll 1
-    while (at.left > 0) step(w, at, r_a);
-    last_step(at, r_a);
+        while (at.left > 0) late_step<true>(w, at, due, r_a);
+        last_late_step<true>(at, due, r_a);
+      }
+    } else {
+#pragma unroll 1
+      while (at.left > 0) step(w, at, r_a);
+      last_step(at, r_a);
+    }
     kv.advance();
   }
 
   // Keys that nobody sees, and queries that see no key of the tile: no product may meet them.
   template <int kWidth>
-  __device__ __forceinline__ void clear(uint8_t* s_keys, const tile::KeyWork& w) {
-    tile::clear_outside<C::kTileN, kWidth>(s_keys, w.see_first - w.key, w.see_last - w.key,
-                                           kWideClearBarrier + kGroup);
+  __device__ __forceinline__ void clear(uint8_t* s_keys, const tile::KeyWork& w, int of_rank) {
+    const int first = w.see_first - w.key - of_rank * C::kBlockKeys;
+    const int last = w.see_last - w.key - of_rank * C::kBlockKeys;
+    if (first <= 0 && last >= C::kBlockKeys) return;
+    tile::clear_outside<C::kBlockKeys, kWidth>(s_keys, first, last, kWideClearBarrier + kGroup);
   }
   template <int kWidth>
   __device__ __forceinline__ void clear_queries(uint8_t* s_rows, int tile) {
@@ -205,6 +222,54 @@ struct WideConsumer {
     leave_turn();
   }
 
+  // A pair's: dQ is a step late, so that the peer's dS has had that long to come.
+  template <bool kDue>
+  __device__ __forceinline__ void late_step(const tile::KeyWork& w, Walk& at, Walk& due,
+                                            uint32_t (&r_a)[kScores / 2]) {
+    float r_s[kScores], r_dq[32];
+    issue_sum(at, r_a);
+    if constexpr (kDue) issue_dq(r_dq, 0);
+    const Walk next_due = at;
+    at.next(*steps);
+    issue_first(at, r_s);
+    ptx::wgmma_wait<kDue ? 2 : 1>();
+    leave_sum();
+    ptx::wgmma_wait<1>();
+    ptx::pin(r_sum);
+    if constexpr (kDue) finish_dq(r_dq, due);
+    due = next_due;
+    ptx::wgmma_wait<0>();
+    ptx::pin(r_s);
+    take_first(w, at, r_s, r_a);
+  }
+
+  template <bool kDue>
+  __device__ __forceinline__ void last_late_step(const Walk& at, const Walk& due,
+                                                 const uint32_t (&r_a)[kScores / 2]) {
+    float r_dq[32];
+    issue_sum(at, r_a);
+    if (!kValues) release(&shared.v_empty);
+    if constexpr (kDue) issue_dq(r_dq, 0);
+    ptx::wgmma_wait<kDue ? 1 : 0>();
+    leave_sum();
+    ptx::wgmma_wait<0>();
+    ptx::pin(r_sum);
+    if constexpr (kDue) finish_dq(r_dq, due);
+    float r_last[32];
+    issue_dq(r_last, 0);
+    ptx::wgmma_wait<0>();
+    release(&shared.k_empty);
+    finish_dq(r_last, at);
+  }
+
+  __device__ __forceinline__ void finish_dq(float (&r_dq)[32], const Walk& of) {
+    ptx::pin(r_dq);
+    leave_ds();
+    await_turn();
+    add_queries(r_dq, of, 0);
+    leave_turn();
+  }
+
   __device__ __forceinline__ void wait_queries(const Walk& at) {
     ptx::mbarrier_wait(&shared.q_full[q.at()], q.phase());
     clear_queries<C::kDim>(shared.q[q.at()], at.tile);
@@ -218,7 +283,7 @@ struct WideConsumer {
   // for dV.
   __device__ __forceinline__ void weigh(const tile::KeyWork& w, const Walk& at, float (&r_s)[kScores],
                                         uint32_t (&r_p)[kScores / 2]) {
-    const int row = at.tile * C::kTileM, key = w.key + 16 * warp + lane / 4, column = 2 * (lane % 4);
+    const int row = at.tile * C::kTileM, key = first_key(w), column = 2 * (lane % 4);
     const float* s_shift = shared.weight_shift[q.at()] + column;
     float4* s_p = &shared.p[0][threadIdx.x % 128];
     if constexpr (C::kShaped) {
@@ -264,19 +329,45 @@ struct WideConsumer {
     ptx::mbarrier_wait(&shared.ds_empty[ds.at()], ds.phase() ^ 1);
     put_ds<typename C::ScoreTile>(shared.ds[ds.at()], r_ds, 16 * warp + lane % 16, lane / 16);
     release(&shared.ds_full[ds.at()]);
+    if constexpr (kPair) send_ds();
     ds.advance();
+  }
+
+  // This warp's rows of dS, which lie in one piece, to the peer. They were written by all lanes, each of which
+  // has passed the proxy fence; in the peer's memory only the copy engine writes.
+  __device__ __forceinline__ void send_ds() {
+    constexpr int kPiece = C::ScoreTile::kBytes / 4;
+    if (lane != 0) return;
+    if (warp == 0) ptx::mbarrier_arrive_expect(&shared.peer_ds_full[ds.at()], C::ScoreTile::kBytes);
+    ptx::cluster_copy(at_peer(shared.peer_ds[ds.at()] + warp * kPiece), shared.ds[ds.at()] + warp * kPiece,
+                      kPiece, at_peer(&shared.peer_ds_full[ds.at()]));
   }
 
   // This warpgroup's panel `part` of dQ.
   __device__ __forceinline__ void issue_dq(float (&r_dq)[32], int part) {
     ptx::mbarrier_wait(&shared.ds_full[ds_before.at()], ds_before.phase());
-    tile::issue_query_gradient<T, 64, C::kTileN, C::kTileM, C::kDim>(
-        r_dq, ptx::uniform(C::ScoreTile::mn_major(shared.ds[ds_before.at()])),
-        ptx::uniform(C::KTile::mn_major(shared.k + (kGroup + 2 * part) * C::KTile::kPanelBytes)));
+    const uint32_t ds_here = ptx::uniform(C::ScoreTile::mn_major(shared.ds[ds_before.at()]));
+    const uint32_t k_here =
+        ptx::uniform(C::KTile::mn_major(shared.k + panel(part) * C::KTile::kPanelBytes));
+    if constexpr (kPair) {
+      ptx::mbarrier_wait(&shared.peer_ds_full[ds_before.at()], ds_before.phase());
+      const uint32_t ds_there = ptx::uniform(C::ScoreTile::mn_major(shared.peer_ds[ds_before.at()]));
+      const uint32_t k_there =
+          ptx::uniform(C::KTile::mn_major(shared.peer_k + kGroup * C::KTile::kPanelBytes));
+      tile::issue_query_gradient<T, 64, C::kBlockKeys, C::kTileM, C::kDim>(r_dq, {ds_here, ds_there},
+                                                                           {k_here, k_there});
+    } else {
+      tile::issue_query_gradient<T, 64, C::kBlockKeys, C::kTileM, C::kDim>(r_dq, ds_here, k_here);
+    }
   }
+
+  // Of dQ, 64 columns.
+  __device__ __forceinline__ int panel(int part) const { return kGroup + 2 * (kPair ? rank : part); }
 
   __device__ __forceinline__ void leave_ds() {
     release(&shared.ds_empty[ds_before.at()]);
+    if constexpr (kPair)
+      if (lane == 0) ptx::cluster_arrive(at_peer(&shared.ds_empty[ds_before.at()]));
     ds_before.advance();
   }
 
@@ -295,8 +386,13 @@ struct WideConsumer {
   __device__ __forceinline__ void add_queries(const float (&r_dq)[32], const Walk& of, int part) {
     if (args.g_dq == nullptr) return;
     const int64_t row = of.head * args.scratch_rows.rows + steps->scratch_row + of.tile * C::kTileM;
-    const int piece = 4 * (kGroup + 2 * part) + warp;
+    const int piece = 4 * panel(part) + warp;
     add_fragment(args.g_dq + row * C::kDim + piece * (C::kGroupFloats / 4) + 4 * lane, r_dq);
+  }
+
+  // Of this lane's fragments; the second row is 8 further.
+  __device__ __forceinline__ int first_key(const tile::KeyWork& w) const {
+    return w.key + rank * C::kBlockKeys + 16 * warp + lane / 4;
   }
 
   __device__ __forceinline__ void finish(const tile::KeyWork& w) {
@@ -304,7 +400,7 @@ struct WideConsumer {
     const RowTensor& to = kValues ? params.dv : params.dk;
     if (to.data == nullptr) return;
     const int dim = static_cast<int>(kValues ? params.head_dim_v : params.head_dim);
-    const int first = w.key + 16 * warp + lane / 4;
+    const int first = first_key(w);
     const int64_t at = to.at(w.batch, w.kv_begin + first, w.head);
     const int columns[2] = {first < w.rows_kv ? dim : 0, first + 8 < w.rows_kv ? dim : 0};
     tile::store_gradient<T>(r_sum, kValues ? 1.0f : params.scale, to, at,
