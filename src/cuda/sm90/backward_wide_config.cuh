@@ -18,6 +18,10 @@ struct BackwardWideConfig : BackwardTiles<64, 64, kDimQK, kDimVO> {
   using Element = ElementT;
   static constexpr bool kWide = true;
   // Half of the peer's K and its dS take the room of a tile of dO.
+#ifndef TW_SHARE
+#define TW_SHARE 0
+#endif
+  static constexpr bool kSharesQ = kBlocks == 2 && TW_SHARE % 2 == 1, kSharesO = kBlocks == 2 && TW_SHARE >= 2;
   static constexpr int kQStages = 2, kOStages = kBlocks == 2 ? 1 : 2, kScoreStages = 2;
   static constexpr bool kOrdered = kOrderedSums;
   static constexpr bool kShaped = kShapedScores;

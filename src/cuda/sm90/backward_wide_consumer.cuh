@@ -66,9 +66,12 @@ struct WideConsumer {
   }
 
  private:
-  // The empty barriers count the warps that read a buffer.
+  // The empty barriers count the warps that read a buffer; of both blocks, where both write it.
+  template <bool kShared = false>
   __device__ __forceinline__ void release(ptx::Mbarrier* empty) {
-    if (lane == 0) ptx::mbarrier_arrive(empty);
+    if (lane != 0) return;
+    ptx::mbarrier_arrive(empty);
+    if constexpr (kShared) ptx::cluster_arrive(at_peer(empty));
   }
 
   __device__ __forceinline__ void sweep(const tile::KeyWork& w) {
@@ -141,10 +144,10 @@ struct WideConsumer {
                                              uint32_t (&r_a)[kScores / 2]) {
     if (kValues) {
       weigh(w, at, r_s, r_a);
-      release(&shared.q_empty[q.at()]);
+      release<C::kSharesQ>(&shared.q_empty[q.at()]);
       q.advance();
     } else {
-      release(&shared.dout_empty[dout.at()]);
+      release<C::kSharesO>(&shared.dout_empty[dout.at()]);
       dout.advance();
       wait_queries(at);
       differentiate(r_s, r_a);
@@ -164,10 +167,10 @@ struct WideConsumer {
   }
   __device__ __forceinline__ void leave_sum() {
     if (kValues) {
-      release(&shared.dout_empty[dout.at()]);
+      release<C::kSharesO>(&shared.dout_empty[dout.at()]);
       dout.advance();
     } else {
-      release(&shared.q_empty[q.at()]);
+      release<C::kSharesQ>(&shared.q_empty[q.at()]);
       q.advance();
     }
   }
@@ -365,9 +368,7 @@ struct WideConsumer {
   __device__ __forceinline__ int panel(int part) const { return kGroup + 2 * (kPair ? rank : part); }
 
   __device__ __forceinline__ void leave_ds() {
-    release(&shared.ds_empty[ds_before.at()]);
-    if constexpr (kPair)
-      if (lane == 0) ptx::cluster_arrive(at_peer(&shared.ds_empty[ds_before.at()]));
+    release<kPair>(&shared.ds_empty[ds_before.at()]);
     ds_before.advance();
   }
 
