@@ -231,19 +231,82 @@ struct WideConsumer {
                                             uint32_t (&r_a)[kScores / 2]) {
     float r_s[kScores], r_dq[32];
     issue_sum(at, r_a);
-    if constexpr (kDue) issue_dq(r_dq, 0);
+#ifdef TW_LAST
+    constexpr bool kLast = kDue && kValues;
+#else
+    constexpr bool kLast = false;
+#endif
+    if constexpr (kDue && !kLast) issue_dq(r_dq, 0);
     const Walk next_due = at;
     at.next(*steps);
     issue_first(at, r_s);
+    if constexpr (kLast) issue_dq(r_dq, 0);
     ptx::wgmma_wait<kDue ? 2 : 1>();
     leave_sum();
+    if constexpr (!kLast) {
     ptx::wgmma_wait<1>();
     ptx::pin(r_sum);
     if constexpr (kDue) finish_dq(r_dq, due);
     due = next_due;
+    }
+#ifdef TW_AHEAD
+    float r_rows[kScores / 2];
+    if constexpr (kValues) {
+      const float* s_shift = shared.weight_shift[q.at()] + 2 * (lane % 4);
+#pragma unroll
+      for (int j = 0; j < kScores / 4; ++j) {
+        const float2 two = *reinterpret_cast<const float2*>(s_shift + 8 * j);
+        r_rows[2 * j] = two.x;
+        r_rows[2 * j + 1] = two.y;
+      }
+      ptx::wgmma_wait<kLast ? 1 : 0>();
+      ptx::pin(r_sum);
+      ptx::pin(r_s);
+      weigh(w, at, r_s, r_a, [&](int j) { return make_float2(r_rows[2 * j], r_rows[2 * j + 1]); });
+      release<C::kSharesQ>(&shared.q_empty[q.at()]);
+      q.advance();
+      if constexpr (kLast) {
+        ptx::wgmma_wait<0>();
+        finish_dq(r_dq, due);
+        due = next_due;
+      }
+    } else {
+      wait_queries(at);
+      const float* s_delta = shared.delta[q.at()] + 2 * (lane % 4);
+#pragma unroll
+      for (int j = 0; j < kScores / 4; ++j) {
+        const float2 two = *reinterpret_cast<const float2*>(s_delta + 8 * j);
+        r_rows[2 * j] = two.x;
+        r_rows[2 * j + 1] = two.y;
+      }
+      ptx::mbarrier_wait(&shared.p_full, p.phase());
+      float r_p[kScores];
+#pragma unroll
+      for (int j = 0; j < kScores / 4; ++j) {
+        const float4 weight = shared.p[j][threadIdx.x % 128];
+        r_p[4 * j] = weight.x;
+        r_p[4 * j + 1] = weight.y;
+        r_p[4 * j + 2] = weight.z;
+        r_p[4 * j + 3] = weight.w;
+      }
+      ptx::wgmma_wait<0>();
+      ptx::pin(r_s);
+      release<C::kSharesO>(&shared.dout_empty[dout.at()]);
+      dout.advance();
+#pragma unroll
+      for (int j = 0; j < kScores / 4; ++j) {
+        r_a[2 * j] = ptx::pack<T>(r_p[4 * j] * (r_s[4 * j] - r_rows[2 * j]),
+                                  r_p[4 * j + 1] * (r_s[4 * j + 1] - r_rows[2 * j + 1]));
+        r_a[2 * j + 1] = ptx::pack<T>(r_p[4 * j + 2] * (r_s[4 * j + 2] - r_rows[2 * j]),
+                                      r_p[4 * j + 3] * (r_s[4 * j + 3] - r_rows[2 * j + 1]));
+      }
+      hand_over_ds(r_a);
+    }
+#else
     ptx::wgmma_wait<0>();
     ptx::pin(r_s);
     take_first(w, at, r_s, r_a);
+#endif
   }
 
   template <bool kDue>
@@ -286,6 +349,12 @@ struct WideConsumer {
   // for dV.
   __device__ __forceinline__ void weigh(const tile::KeyWork& w, const Walk& at, float (&r_s)[kScores],
                                         uint32_t (&r_p)[kScores / 2]) {
+    const float* s_shift = shared.weight_shift[q.at()] + 2 * (lane % 4);
+    weigh(w, at, r_s, r_p, [&](int j) { return *reinterpret_cast<const float2*>(s_shift + 8 * j); });
+  }
+  template <typename ShiftOf>
+  __device__ __forceinline__ void weigh(const tile::KeyWork& w, const Walk& at, float (&r_s)[kScores],
+                                        uint32_t (&r_p)[kScores / 2], const ShiftOf& shift_of) {
     const int row = at.tile * C::kTileM, key = first_key(w), column = 2 * (lane % 4);
     const float* s_shift = shared.weight_shift[q.at()] + column;
     float4* s_p = &shared.p[0][threadIdx.x % 128];
@@ -295,8 +364,7 @@ struct WideConsumer {
                       [&](int j, float4 weights) { s_p[128 * j] = weights; });
       hand_over_weights();
     } else {
-      tile::weigh_keys(r_s, args.scale_log2,
-                       [&](int j) { return *reinterpret_cast<const float2*>(s_shift + 8 * j); });
+      tile::weigh_keys(r_s, args.scale_log2, shift_of);
       if (!steps->is_full(at.tile)) tile::hide_keys(r_s, w, row, key, column);
       ptx::mbarrier_wait(&shared.p_empty, p.phase() ^ 1);
 #pragma unroll
@@ -326,6 +394,10 @@ struct WideConsumer {
       r_ds[2 * j + 1] =
           ptx::pack<T>(weight.z * (r_dp[4 * j + 2] - delta.x), weight.w * (r_dp[4 * j + 3] - delta.y));
     }
+    hand_over_ds(r_ds);
+  }
+
+  __device__ __forceinline__ void hand_over_ds(const uint32_t (&r_ds)[kScores / 2]) {
     __syncwarp();
     release(&shared.p_empty);
     p.advance();
