@@ -1,16 +1,22 @@
 // A consumer warpgroup of a kernel for wide heads: 64 keys against all queries that see some of them, one
 // piece of work after the other. The two have different parts, and meet over P and dS of each query tile j:
 //
-//   values  issue dV += P dO(j), dQ(j), S = K Q(j + 1)^T
-//           dV, dQ done   sums of dQ go to memory, issue the next dQ(j)
+//   values  issue dV += P dO(j), S = K Q(j + 1)^T, dQ(j - 1)
 //           S done        P = exp2(S - lse), to the other in fp32
-//   keys    issue dK += dS Q(j), dQ(j), dP = V dO(j + 1)^T
-//           dK, dQ done   sums of dQ go to memory, issue the next dQ(j)
+//           dQ done       its sums go to memory
+//   keys    issue dK += dS Q(j), dQ(j - 1), dP = V dO(j + 1)^T
+//           dQ done       its sums go to memory
 //           dP, P done    dS = P (dP - D), rounded, to shared memory
-// A step begins and ends with P and dS in registers. Each dQ = dS K is a panel of 64 columns; panels go to
-// the two in turn. Products of the next tile stand in the queue behind those of this one, and one's
-// exponentials run under the other's products. dQ goes from registers straight to its fp32 sums in memory:
-// no room for it is left.
+// A step begins and ends with P and dS in registers. Products of the next tile stand in the queue behind
+// those of this one, and one's exponentials run under the other's products. What a warpgroup needs from
+// shared memory for its own is read while products run. dQ = dS K is a step late, so that nobody waits for
+// dS; it goes in panels of 64 columns from registers straight to its fp32 sums in memory: no room for it is
+// left. Alone a block makes all panels, for its 64 keys, the warpgroups in turn; of a pair each makes half of
+// them for the 128 keys of both, a panel a warpgroup, and needs the other's dS.
+//
+// Orders of a pair. The copy engine reads what stmatrix wrote behind each lane's proxy fence and a
+// __syncwarp; wgmma reads what the peer's copy engine wrote behind the mbarrier that counted its bytes. Room
+// is given back by arrivals on both blocks' barriers behind the wait for the wgmma that read it.
 #ifndef TILEWISE_CUDA_SM90_BACKWARD_WIDE_CONSUMER_H_
 #define TILEWISE_CUDA_SM90_BACKWARD_WIDE_CONSUMER_H_
 
@@ -34,7 +40,12 @@ struct WideConsumer {
   static constexpr int kScores = C::kTileM / 2;  // fp32 registers of S or dP
   static constexpr int kColumns = kValues ? C::kDimV : C::kDim;
   static constexpr bool kPair = C::kBlocks == 2;
-  static constexpr bool kTwoPanels = !kPair && kGroup + 2 < C::kSumPanels;
+  static constexpr int kPanels = kPair ? 1 : (C::kSumPanels - kGroup + 1) / 2;  // of dQ, this warpgroup's
+  // One's exponentials are what the other waits for: its dQ stands behind them.
+#ifndef TW_BEHIND
+#define TW_BEHIND 1
+#endif
+  static constexpr int kBehind = kValues && TW_BEHIND ? kPanels : 0;
 
   const BackwardArgs& args;
   WideShared<C>& shared;
@@ -87,26 +98,20 @@ struct WideConsumer {
     {
       float r_s[kScores];
       issue_first(at, r_s);
-      ptx::wgmma_wait<0>();
-      ptx::pin(r_s);
-      take_first(w, at, r_s, r_a);
+      take_first<0>(w, at, r_s, r_a);
     }
     if constexpr (kPair) {
       ptx::mbarrier_wait(&shared.peer_k_full, kv.phase());
       clear<C::kDim / 2>(shared.peer_k, w, 1 - rank);
-      if (at.left == 0) {
-        last_late_step<false>(at, at, r_a);
-      } else {
-        Walk due = at;
-        late_step<false>(w, at, due, r_a);
-#pragma unroll 1
-        while (at.left > 0) late_step<true>(w, at, due, r_a);
-        last_late_step<true>(at, due, r_a);
-      }
+    }
+    Walk due = at;
+    if (at.left == 0) {
+      last_step<false>(at, due, r_a);
     } else {
+      step<false>(w, at, due, r_a);
 #pragma unroll 1
-      while (at.left > 0) step(w, at, r_a);
-      last_step(at, r_a);
+      while (at.left > 0) step<true>(w, at, due, r_a);
+      last_step<true>(at, due, r_a);
     }
     kv.advance();
   }
@@ -140,18 +145,36 @@ struct WideConsumer {
     }
   }
 
+  // Takes them where kPending groups of products may still run.
+  template <int kPending>
   __device__ __forceinline__ void take_first(const tile::KeyWork& w, const Walk& at, float (&r_s)[kScores],
                                              uint32_t (&r_a)[kScores / 2]) {
-    if (kValues) {
-      weigh(w, at, r_s, r_a);
+    float2 r_rows[kScores / 4];
+    if constexpr (kValues) {
+      read_rows(r_rows, shared.weight_shift[q.at()]);
+      ptx::wgmma_wait<kPending>();
+      ptx::pin(r_s);
+      weigh(w, at, r_s, r_rows, r_a);
       release<C::kSharesQ>(&shared.q_empty[q.at()]);
       q.advance();
     } else {
+      wait_queries(at);
+      read_rows(r_rows, shared.delta[q.at()]);
+      float r_p[kScores];
+      take_weights(r_p);
+      ptx::wgmma_wait<kPending>();
+      ptx::pin(r_s);
       release<C::kSharesO>(&shared.dout_empty[dout.at()]);
       dout.advance();
-      wait_queries(at);
-      differentiate(r_s, r_a);
+      differentiate(r_s, r_rows, r_p, r_a);
     }
+  }
+
+  // Of this lane's columns.
+  __device__ __forceinline__ void read_rows(float2 (&r_rows)[kScores / 4], const float* s_rows) {
+#pragma unroll
+    for (int j = 0; j < kScores / 4; ++j)
+      r_rows[j] = *reinterpret_cast<const float2*>(s_rows + 2 * (lane % 4) + 8 * j);
   }
 
   // dV of a query tile, or dK.
@@ -175,165 +198,51 @@ struct WideConsumer {
     }
   }
 
-  // From the operand of dV, or dK, of one tile to that of the next.
-  __device__ __forceinline__ void step(const tile::KeyWork& w, Walk& at, uint32_t (&r_a)[kScores / 2]) {
-    float r_s[kScores], r_dq[32];
-    issue_sum(at, r_a);
-    issue_dq(r_dq, 0);
-    const Walk due = at;
-    at.next(*steps);
-    issue_first(at, r_s);
-    ptx::wgmma_wait<1>();
-    ptx::pin(r_sum);
-    ptx::pin(r_dq);
-    leave_sum();
-    await_turn();
-    add_queries(r_dq, due, 0);
-    float r_more[32];
-    if (kTwoPanels)
-      issue_dq(r_more, 1);
-    else
-      leave_ds();
-    ptx::wgmma_wait<kTwoPanels ? 1 : 0>();
-    ptx::pin(r_s);
-    take_first(w, at, r_s, r_a);
-    if (kTwoPanels) {
-      ptx::wgmma_wait<0>();
-      ptx::pin(r_more);
-      leave_ds();
-      add_queries(r_more, due, 1);
-    }
-    leave_turn();
-  }
-
-  __device__ __forceinline__ void last_step(const Walk& at, const uint32_t (&r_a)[kScores / 2]) {
-    float r_dq[32], r_more[32];
-    issue_sum(at, r_a);
-    if (!kValues) release(&shared.v_empty);
-    issue_dq(r_dq, 0);
-    if (kTwoPanels) issue_dq(r_more, 1);
-    ptx::wgmma_wait<0>();
-    ptx::pin(r_sum);
-    ptx::pin(r_dq);
-    if (kTwoPanels) ptx::pin(r_more);
-    leave_sum();
-    leave_ds();
-    release(&shared.k_empty);
-    await_turn();
-    add_queries(r_dq, at, 0);
-    if (kTwoPanels) add_queries(r_more, at, 1);
-    leave_turn();
-  }
-
-  // A pair's: dQ is a step late, so that the peer's dS has had that long to come.
+  // From the operand of dV, or dK, of one tile to that of the next. kDue: dS of the tile before, too, is there
+  // for dQ.
   template <bool kDue>
-  __device__ __forceinline__ void late_step(const tile::KeyWork& w, Walk& at, Walk& due,
-                                            uint32_t (&r_a)[kScores / 2]) {
-    float r_s[kScores], r_dq[32];
+  __device__ __forceinline__ void step(const tile::KeyWork& w, Walk& at, Walk& due,
+                                       uint32_t (&r_a)[kScores / 2]) {
+    constexpr int kLate = kDue ? kPanels : 0;  // groups of products
+    float r_s[kScores], r_dq[kPanels][32];
     issue_sum(at, r_a);
-#ifdef TW_LAST
-    constexpr bool kLast = kDue && kValues;
-#else
-    constexpr bool kLast = false;
-#endif
-    if constexpr (kDue && !kLast) issue_dq(r_dq, 0);
+    if constexpr (kDue && kBehind == 0) issue_dq(r_dq);
     const Walk next_due = at;
     at.next(*steps);
     issue_first(at, r_s);
-    if constexpr (kLast) issue_dq(r_dq, 0);
-    ptx::wgmma_wait<kDue ? 2 : 1>();
+    if constexpr (kDue && kBehind > 0) issue_dq(r_dq);
+    ptx::wgmma_wait<1 + kLate>();
     leave_sum();
-    if constexpr (!kLast) {
-    ptx::wgmma_wait<1>();
-    ptx::pin(r_sum);
-    if constexpr (kDue) finish_dq(r_dq, due);
-    due = next_due;
+    if constexpr (kDue && kBehind == 0) {
+      ptx::wgmma_wait<1>();
+      finish_dq(r_dq, due);
     }
-#ifdef TW_AHEAD
-    float r_rows[kScores / 2];
-    if constexpr (kValues) {
-      const float* s_shift = shared.weight_shift[q.at()] + 2 * (lane % 4);
-#pragma unroll
-      for (int j = 0; j < kScores / 4; ++j) {
-        const float2 two = *reinterpret_cast<const float2*>(s_shift + 8 * j);
-        r_rows[2 * j] = two.x;
-        r_rows[2 * j + 1] = two.y;
-      }
-      ptx::wgmma_wait<kLast ? 1 : 0>();
-      ptx::pin(r_sum);
-      ptx::pin(r_s);
-      weigh(w, at, r_s, r_a, [&](int j) { return make_float2(r_rows[2 * j], r_rows[2 * j + 1]); });
-      release<C::kSharesQ>(&shared.q_empty[q.at()]);
-      q.advance();
-      if constexpr (kLast) {
-        ptx::wgmma_wait<0>();
-        finish_dq(r_dq, due);
-        due = next_due;
-      }
-    } else {
-      wait_queries(at);
-      const float* s_delta = shared.delta[q.at()] + 2 * (lane % 4);
-#pragma unroll
-      for (int j = 0; j < kScores / 4; ++j) {
-        const float2 two = *reinterpret_cast<const float2*>(s_delta + 8 * j);
-        r_rows[2 * j] = two.x;
-        r_rows[2 * j + 1] = two.y;
-      }
-      ptx::mbarrier_wait(&shared.p_full, p.phase());
-      float r_p[kScores];
-#pragma unroll
-      for (int j = 0; j < kScores / 4; ++j) {
-        const float4 weight = shared.p[j][threadIdx.x % 128];
-        r_p[4 * j] = weight.x;
-        r_p[4 * j + 1] = weight.y;
-        r_p[4 * j + 2] = weight.z;
-        r_p[4 * j + 3] = weight.w;
-      }
+    take_first<kDue ? kBehind : 0>(w, at, r_s, r_a);
+    if constexpr (kDue && kBehind > 0) {
       ptx::wgmma_wait<0>();
-      ptx::pin(r_s);
-      release<C::kSharesO>(&shared.dout_empty[dout.at()]);
-      dout.advance();
-#pragma unroll
-      for (int j = 0; j < kScores / 4; ++j) {
-        r_a[2 * j] = ptx::pack<T>(r_p[4 * j] * (r_s[4 * j] - r_rows[2 * j]),
-                                  r_p[4 * j + 1] * (r_s[4 * j + 1] - r_rows[2 * j + 1]));
-        r_a[2 * j + 1] = ptx::pack<T>(r_p[4 * j + 2] * (r_s[4 * j + 2] - r_rows[2 * j]),
-                                      r_p[4 * j + 3] * (r_s[4 * j + 3] - r_rows[2 * j + 1]));
-      }
-      hand_over_ds(r_a);
+      finish_dq(r_dq, due);
     }
-#else
-    ptx::wgmma_wait<0>();
-    ptx::pin(r_s);
-    take_first(w, at, r_s, r_a);
-#endif
+    ptx::pin(r_sum);
+    due = next_due;
   }
 
   template <bool kDue>
-  __device__ __forceinline__ void last_late_step(const Walk& at, const Walk& due,
-                                                 const uint32_t (&r_a)[kScores / 2]) {
-    float r_dq[32];
+  __device__ __forceinline__ void last_step(const Walk& at, const Walk& due,
+                                            const uint32_t (&r_a)[kScores / 2]) {
+    float r_dq[kPanels][32];
     issue_sum(at, r_a);
     if (!kValues) release(&shared.v_empty);
-    if constexpr (kDue) issue_dq(r_dq, 0);
-    ptx::wgmma_wait<kDue ? 1 : 0>();
+    if constexpr (kDue) issue_dq(r_dq);
+    ptx::wgmma_wait<kDue ? kPanels : 0>();
     leave_sum();
     ptx::wgmma_wait<0>();
     ptx::pin(r_sum);
     if constexpr (kDue) finish_dq(r_dq, due);
-    float r_last[32];
-    issue_dq(r_last, 0);
+    float r_last[kPanels][32];
+    issue_dq(r_last);
     ptx::wgmma_wait<0>();
     release(&shared.k_empty);
     finish_dq(r_last, at);
-  }
-
-  __device__ __forceinline__ void finish_dq(float (&r_dq)[32], const Walk& of) {
-    ptx::pin(r_dq);
-    leave_ds();
-    await_turn();
-    add_queries(r_dq, of, 0);
-    leave_turn();
   }
 
   __device__ __forceinline__ void wait_queries(const Walk& at) {
@@ -348,23 +257,16 @@ struct WideConsumer {
   // Values: scores become weights, in fp32 for the other warpgroup (times the softcap's derivative), rounded
   // for dV.
   __device__ __forceinline__ void weigh(const tile::KeyWork& w, const Walk& at, float (&r_s)[kScores],
-                                        uint32_t (&r_p)[kScores / 2]) {
-    const float* s_shift = shared.weight_shift[q.at()] + 2 * (lane % 4);
-    weigh(w, at, r_s, r_p, [&](int j) { return *reinterpret_cast<const float2*>(s_shift + 8 * j); });
-  }
-  template <typename ShiftOf>
-  __device__ __forceinline__ void weigh(const tile::KeyWork& w, const Walk& at, float (&r_s)[kScores],
-                                        uint32_t (&r_p)[kScores / 2], const ShiftOf& shift_of) {
+                                        const float2 (&r_shift)[kScores / 4], uint32_t (&r_p)[kScores / 2]) {
     const int row = at.tile * C::kTileM, key = first_key(w), column = 2 * (lane % 4);
-    const float* s_shift = shared.weight_shift[q.at()] + column;
     float4* s_p = &shared.p[0][threadIdx.x % 128];
     if constexpr (C::kShaped) {
       ptx::mbarrier_wait(&shared.p_empty, p.phase() ^ 1);
-      weigh_shaped<T>(r_s, r_p, args, w, at.head, row, key, column, s_shift,
+      weigh_shaped<T>(r_s, r_p, args, w, at.head, row, key, column, shared.weight_shift[q.at()] + column,
                       [&](int j, float4 weights) { s_p[128 * j] = weights; });
       hand_over_weights();
     } else {
-      tile::weigh_keys(r_s, args.scale_log2, shift_of);
+      tile::weigh_keys(r_s, args.scale_log2, [&](int j) { return r_shift[j]; });
       if (!steps->is_full(at.tile)) tile::hide_keys(r_s, w, row, key, column);
       ptx::mbarrier_wait(&shared.p_empty, p.phase() ^ 1);
 #pragma unroll
@@ -382,25 +284,30 @@ struct WideConsumer {
     p.advance();
   }
 
-  // Keys: dP becomes dS, rounded for dK, and to shared memory, [key, query], for dQ.
-  __device__ __forceinline__ void differentiate(const float (&r_dp)[kScores], uint32_t (&r_ds)[kScores / 2]) {
-    const float* s_delta = shared.delta[q.at()] + 2 * (lane % 4);
+  __device__ __forceinline__ void take_weights(float (&r_p)[kScores]) {
     ptx::mbarrier_wait(&shared.p_full, p.phase());
 #pragma unroll
     for (int j = 0; j < kScores / 4; ++j) {
-      const float2 delta = *reinterpret_cast<const float2*>(s_delta + 8 * j);
       const float4 weight = shared.p[j][threadIdx.x % 128];
-      r_ds[2 * j] = ptx::pack<T>(weight.x * (r_dp[4 * j] - delta.x), weight.y * (r_dp[4 * j + 1] - delta.y));
-      r_ds[2 * j + 1] =
-          ptx::pack<T>(weight.z * (r_dp[4 * j + 2] - delta.x), weight.w * (r_dp[4 * j + 3] - delta.y));
+      r_p[4 * j] = weight.x;
+      r_p[4 * j + 1] = weight.y;
+      r_p[4 * j + 2] = weight.z;
+      r_p[4 * j + 3] = weight.w;
     }
-    hand_over_ds(r_ds);
-  }
-
-  __device__ __forceinline__ void hand_over_ds(const uint32_t (&r_ds)[kScores / 2]) {
     __syncwarp();
     release(&shared.p_empty);
     p.advance();
+  }
+
+  // Keys: dP becomes dS, rounded for dK, and to shared memory, [key, query], for dQ.
+  __device__ __forceinline__ void differentiate(const float (&r_dp)[kScores],
+                                                const float2 (&r_delta)[kScores / 4],
+                                                const float (&r_p)[kScores], uint32_t (&r_ds)[kScores / 2]) {
+#pragma unroll
+    for (int i = 0; i < kScores / 2; ++i) {
+      const float2 delta = r_delta[i / 2];
+      r_ds[i] = ptx::pack<T>(r_p[2 * i] * (r_dp[2 * i] - delta.x), r_p[2 * i + 1] * (r_dp[2 * i + 1] - delta.y));
+    }
     ptx::mbarrier_wait(&shared.ds_empty[ds.at()], ds.phase() ^ 1);
     put_ds<typename C::ScoreTile>(shared.ds[ds.at()], r_ds, 16 * warp + lane % 16, lane / 16);
     release(&shared.ds_full[ds.at()]);
@@ -418,26 +325,39 @@ struct WideConsumer {
                       kPiece, at_peer(&shared.peer_ds_full[ds.at()]));
   }
 
-  // This warpgroup's panel `part` of dQ.
-  __device__ __forceinline__ void issue_dq(float (&r_dq)[32], int part) {
+  __device__ __forceinline__ void issue_dq(float (&r_dq)[kPanels][32]) {
     ptx::mbarrier_wait(&shared.ds_full[ds_before.at()], ds_before.phase());
     const uint32_t ds_here = ptx::uniform(C::ScoreTile::mn_major(shared.ds[ds_before.at()]));
-    const uint32_t k_here =
-        ptx::uniform(C::KTile::mn_major(shared.k + panel(part) * C::KTile::kPanelBytes));
     if constexpr (kPair) {
       ptx::mbarrier_wait(&shared.peer_ds_full[ds_before.at()], ds_before.phase());
       const uint32_t ds_there = ptx::uniform(C::ScoreTile::mn_major(shared.peer_ds[ds_before.at()]));
       const uint32_t k_there =
           ptx::uniform(C::KTile::mn_major(shared.peer_k + kGroup * C::KTile::kPanelBytes));
-      tile::issue_query_gradient<T, 64, C::kBlockKeys, C::kTileM, C::kDim>(r_dq, {ds_here, ds_there},
-                                                                           {k_here, k_there});
+      tile::issue_query_gradient<T, 64, C::kBlockKeys, C::kTileM, C::kDim>(r_dq[0], {ds_here, ds_there},
+                                                                           {keys_of(0), k_there});
     } else {
-      tile::issue_query_gradient<T, 64, C::kBlockKeys, C::kTileM, C::kDim>(r_dq, ds_here, k_here);
+#pragma unroll
+      for (int i = 0; i < kPanels; ++i)
+        tile::issue_query_gradient<T, 64, C::kBlockKeys, C::kTileM, C::kDim>(r_dq[i], ds_here, keys_of(i));
     }
   }
 
-  // Of dQ, 64 columns.
-  __device__ __forceinline__ int panel(int part) const { return kGroup + 2 * (kPair ? rank : part); }
+  // This warpgroup's panel `i` of K's columns, and of dQ's.
+  __device__ __forceinline__ uint32_t keys_of(int i) const {
+    return ptx::uniform(C::KTile::mn_major(shared.k + panel(i) * C::KTile::kPanelBytes));
+  }
+  __device__ __forceinline__ int panel(int i) const { return kGroup + 2 * (kPair ? rank : i); }
+
+  __device__ __forceinline__ void finish_dq(float (&r_dq)[kPanels][32], const Walk& of) {
+    leave_ds();
+    await_turn();
+#pragma unroll
+    for (int i = 0; i < kPanels; ++i) {
+      ptx::pin(r_dq[i]);
+      add_queries(r_dq[i], of, i);
+    }
+    leave_turn();
+  }
 
   __device__ __forceinline__ void leave_ds() {
     release<kPair>(&shared.ds_empty[ds_before.at()]);
@@ -455,11 +375,10 @@ struct WideConsumer {
     turn.advance();
   }
 
-  // Adds a fragment to the sums in memory.
-  __device__ __forceinline__ void add_queries(const float (&r_dq)[32], const Walk& of, int part) {
+  __device__ __forceinline__ void add_queries(const float (&r_dq)[32], const Walk& of, int i) {
     if (args.g_dq == nullptr) return;
     const int64_t row = of.head * args.scratch_rows.rows + steps->scratch_row + of.tile * C::kTileM;
-    const int piece = 4 * panel(part) + warp;
+    const int piece = 4 * panel(i) + warp;
     add_fragment(args.g_dq + row * C::kDim + piece * (C::kGroupFloats / 4) + 4 * lane, r_dq);
   }
 
