@@ -42,10 +42,7 @@ struct WideConsumer {
   static constexpr bool kPair = C::kBlocks == 2;
   static constexpr int kPanels = kPair ? 1 : (C::kSumPanels - kGroup + 1) / 2;  // of dQ, this warpgroup's
   // One's exponentials are what the other waits for: its dQ stands behind them.
-#ifndef TW_BEHIND
-#define TW_BEHIND 1
-#endif
-  static constexpr int kBehind = kValues && TW_BEHIND ? kPanels : 0;
+  static constexpr int kBehind = kValues ? kPanels : 0;
 
   const BackwardArgs& args;
   WideShared<C>& shared;
@@ -206,19 +203,24 @@ struct WideConsumer {
     constexpr int kLate = kDue ? kPanels : 0;  // groups of products
     float r_s[kScores], r_dq[kPanels][32];
     issue_sum(at, r_a);
-    if constexpr (kDue && kBehind == 0) issue_dq(r_dq);
     const Walk next_due = at;
     at.next(*steps);
-    issue_first(at, r_s);
-    if constexpr (kDue && kBehind > 0) issue_dq(r_dq);
-    ptx::wgmma_wait<1 + kLate>();
-    leave_sum();
-    if constexpr (kDue && kBehind == 0) {
+    if constexpr (kValues) {
+      issue_first(at, r_s);
+      if constexpr (kDue) issue_dq(r_dq);
+      ptx::wgmma_wait<1 + kLate>();
+      leave_sum();
+    } else {
+      if constexpr (kDue) issue_dq(r_dq);
+      // Room for further queries before the wait for dO, which may still have to come.
+      ptx::wgmma_wait<kLate>();
+      leave_sum();
+      issue_first(at, r_s);
       ptx::wgmma_wait<1>();
-      finish_dq(r_dq, due);
+      if constexpr (kDue) finish_dq(r_dq, due);
     }
     take_first<kDue ? kBehind : 0>(w, at, r_s, r_a);
-    if constexpr (kDue && kBehind > 0) {
+    if constexpr (kDue && kValues) {
       ptx::wgmma_wait<0>();
       finish_dq(r_dq, due);
     }
