@@ -3,7 +3,9 @@
 
 "cudnn" is cuDNN through PyTorch's operator, "cudnn_own" by its own front end where that is installed (cudnn_rival.py).
 
-    bench/gpu_bench.py [--output bench.json] [--sets table,short,more] [--kernel NAME] [--seconds S]
+    bench/gpu_bench.py [--output bench.json] [--sets table,short,batches,more] [--kernel NAME] [--seconds S]
+
+"three-step", for short sequences, is matmul, softmax and matmul of PyTorch.
 
 All in one process, in turns, on random data: graph replays timed by events (at least 50 calls a graph where a call
 is short), then eager calls with the host's time. cuBLAS on 8192^3 runs in between, as the clock's witness. One JSON
@@ -43,6 +45,8 @@ def points_of(sets):
     if "short" in sets:
         points += [Point("short", b, 16, 64, s, False) for s in (16, 32, 64, 128, 256) for b in (1, 64, 512)]
         points += [Point("short", 512, 16, 64, 256, True)]
+    if "batches" in sets:
+        points += [Point("batches", b, 16, 64, s, False) for s in (16, 64, 256) for b in (1, 2, 8, 32, 64, 128, 512, 1024)]
     if "more" in sets:
         points += [Point("gqa", 1, 64, 128, s, True, heads_kv=8) for s in (2048, 8192, 32768)]
         points += [Point("d192/128", 2, 16, 192, 8192, True, head_dim_v=128), Point("d96", 2, 16, 96, 8192, False)]
@@ -57,12 +61,17 @@ def flash_window(torch, point, q, k, v):
                                                    window_size_left=point.window, window_size_right=0)[0].transpose(1, 2)
 
 
+def three_steps(torch, point, q, k, v):
+    weights = torch.softmax(torch.matmul(q, k.transpose(2, 3)) * point.head_dim**-0.5, dim=-1)
+    return torch.matmul(weights, v)
+
+
 def rivals_of(torch, point, q, k, v):
     """(name, call, "") of what PyTorch can run; (name, None, reason) of what it cannot."""
     theirs = [t.transpose(1, 2) for t in (q, k, v)]
     found = []
     for name in gpu.BACKENDS:
-        if name == "efficient" and point.name not in ("short", "f32"):
+        if name == "efficient" and point.name not in ("short", "batches", "f32"):
             continue
         if point.window >= 0 and name != "flash":
             found.append((name, None, "no windows through PyTorch"))
@@ -74,6 +83,8 @@ def rivals_of(torch, point, q, k, v):
             found.append((name, once, ""))
         except RuntimeError as e:
             found.append((name, None, gpu.reason_of(e)))
+    if point.name in ("short", "batches") and not point.causal:
+        found.append(("three-step", lambda: three_steps(torch, point, *theirs), ""))
     try:
         own = cudnn_rival.Attention(torch, *theirs, causal=point.causal, window=point.window)
         found.append((cudnn_rival.NAME, lambda: own(*theirs), ""))

@@ -60,7 +60,7 @@ class Ours(tw.Tilewise):
     def training_of(self, torch, point, q, k, v, dout):
         """Of a training step: a function that enqueues the forward and holds o and lse, of which `tensors` have addresses alone;
         the backward's problem, its tensors, its gradients."""
-        forward = {"q": q, "k": k, "v": v, "o": torch.empty_like(q),
+        forward = {"q": q, "k": k, "v": v, "o": torch.empty_like(dout),
                    "lse": torch.empty(point.batch, point.heads, point.seqlen, device="cuda")}
         problem, tensors = self.problem_of(point), tw.Tensors()
         problem.features = tw.HAS_LSE
@@ -110,24 +110,36 @@ def elapsed(torch, call, times=1):
 
 
 class Timed:
-    """A call as a graph of `calls` calls, or enough for the clock, replayed between two events."""
+    """A call as a graph of `calls` calls, or enough for the clock, replayed between two events. `stream`: where it is to be
+    captured (autograd runs a backward in the stream of its forward)."""
 
-    def __init__(self, torch, call, calls=0):
+    def __init__(self, torch, call, calls=0, stream=None):
         self.torch, self.call = torch, call
-        with torch.cuda.stream(torch.cuda.Stream()):
+        with torch.cuda.stream(stream or torch.cuda.Stream()):
             for _ in range(2):
                 call()
             ms = max(elapsed(torch, call), 1e-3)
         torch.cuda.synchronize()
         self.calls = calls or (int(min(100, max(1, 1.0 / ms))) if ms > 0.02 else 50)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with torch.cuda.graph(self.graph, stream=stream):
             for _ in range(self.calls):
                 call()
         self.replay()
 
     def replay(self):
         return elapsed(self.torch, self.graph.replay) / self.calls
+
+
+class Eager:
+    """The same where a call cannot be captured: as many calls that what a launch costs the host is hidden."""
+
+    def __init__(self, torch, call):
+        self.torch, self.call = torch, call
+        self.calls = int(min(50, max(1, 3.0 / elapsed(torch, call, 2))))
+
+    def replay(self):
+        return elapsed(self.torch, self.call, self.calls)
 
 
 def rounds_of(timed, seconds, most):

@@ -178,6 +178,8 @@ TEST(CacheForms, DensePackedPagedAndAppendedAreOneAnswer) {
     Workspace workspace(*plan);
     ASSERT_EQ(append_forward(*context, *plan, last, t, workspace).message(), "");
     EXPECT_EQ(appended, dense);
+    ASSERT_EQ(append_attention(*context, last, forms.options(0), forms.paged(joint)).message(), "");
+    EXPECT_EQ(joint, dense);
   }
 }
 
@@ -233,10 +235,12 @@ TEST(CacheForms, WhatIsRefusedIsNotAppended) {
   a.starts = Tensor(starts.data(), {kBatch});
   a.k = t.k, a.v = t.v, a.page_table = t.page_table, a.k_scales = t.k_scales, a.v_scales = t.v_scales;
   const auto refused = [&](const Append& rows, const Tensors& tensors, const char* says) {
-    const Status status = append_forward(*context, *plan, rows, tensors, workspace);
-    EXPECT_EQ(status.code(), Code::invalid);
-    EXPECT_NE(status.message().find(says), std::string::npos) << status.message();
-    EXPECT_EQ(forms.k.paged, before) << says;
+    for (const Status& status : {append_forward(*context, *plan, rows, tensors, workspace),
+                                 append_attention(*context, rows, forms.options(0), tensors)}) {
+      EXPECT_EQ(status.code(), Code::invalid);
+      EXPECT_NE(status.message().find(says), std::string::npos) << status.message();
+      EXPECT_EQ(forms.k.paged, before) << says;
+    }
   };
   Tensors no_output = t;
   no_output.o.flags |= TILEWISE_READ_ONLY;
@@ -257,7 +261,11 @@ TEST(CacheForms, WhatIsRefusedIsNotAppended) {
   refused(twice, t, "sequences 0 and 1 both write row 5 of page 1");
   Tensors unscaled = t;
   unscaled.k_scales = unscaled.v_scales = Tensor();
-  refused(a, unscaled, "k_scales is missing");
+  const Status status = append_forward(*context, *plan, a, unscaled, workspace);
+  EXPECT_NE(status.message().find("k_scales is missing"), std::string::npos) << status.message();
+  EXPECT_EQ(append_attention(*context, a, Problem().with_window(-5, 0), t).code(), Code::invalid);
+  EXPECT_EQ(append_attention(*context, a, forms.options(0), unscaled).code(), Code::invalid);
+  EXPECT_EQ(forms.k.paged, before);
 }
 
 // A row's own scale is its largest magnitude over the dtype's: what comes back is within half a step of it.

@@ -6,60 +6,31 @@
 
 #include "core/text.h"
 #include "tests/support/far_tensors.h"
+#include "tests/support/long_mask.h"
 
 namespace tilewise {
 namespace {
 
 using namespace testing_support;
 
-// A mask of 46342 x 46342 has more than 2^31 elements. Only the first and the last rows see keys, the ones
-// before them, so that few tiles are computed.
 void check_long_mask(const SparseMemory& memory, DType mask_dtype, DType dtype) {
-  constexpr int64_t kLength = 46342, kSeeing = 40, kReach = 16;
   SCOPED_TRACE(cat(name_of(mask_dtype), " mask, ", name_of(dtype)));
-  CaseData data(parsed("name=long seqlen_q=46342 head_dim=8 kv_ranges=prefix:1 poison_unseen=0"), dtype, 5);
-  auto* ranges = static_cast<int32_t*>(data.kv_ranges.data());
-  std::fill_n(ranges, 2 * kLength, 0);
   ASSERT_TRUE(memory.clear(0, memory.bytes()));
-  Tensor mask(memory.data(), mask_dtype, {1, 1, kLength, kLength});
-  mask.flags |= TILEWISE_READ_ONLY;
-  std::vector<RowId> chosen;
-  for (int64_t i = 0; i < kLength; ++i) {
-    if (i == kSeeing) i = kLength - kSeeing;
-    if (i < 2 || i >= kLength - 6) chosen.push_back({0, i});
-    const int64_t first = std::max<int64_t>(0, i - kReach);
-    ranges[2 * i] = static_cast<int32_t>(first);
-    ranges[2 * i + 1] = static_cast<int32_t>(i + 1);
-    for (int64_t j = first; j <= i; ++j) {
-      if ((i * i + j) % 3 != 0) put_bits(mask.data, mask_dtype, i * kLength + j, 1);
-    }
-  }
-  BackwardParams params = data.params(Direction::forward);
-  params.mask = {mask.data, mask_dtype, 0, 0, kLength, 1};
-  Expectation answer = expect_forward(params, chosen);
+  LongMask mask(memory, mask_dtype, dtype);
   int ran = 0;
   for (const Direction direction : {Direction::forward, Direction::backward}) {
-    if (direction == Direction::backward) {  // on o and lse of the last forward
-      params = data.params(direction);
-      params.mask = {mask.data, mask_dtype, 0, 0, kLength, 1};
-      answer = expect_backward(params, chosen, chosen);
-    }
-    Problem problem = data.problem(direction);
-    problem.features |= TILEWISE_HAS_MASK;
-    problem.dtype_mask = static_cast<int32_t>(mask_dtype);
-    for (int n = 0; n < 4; ++n) problem.mask_shape[n] = mask.shape[n];
+    const Expectation answer = mask.answer(direction);  // backward: on o and lse of the last forward
     for (const Kernel* kernel : kernels_of(direction)) {
-      // The square of the length is what these take: time, and scores in memory.
-      if (kernel->target == Target::reference || kernel->form == Form::standard) continue;
+      if (!LongMask::is_for(*kernel)) continue;
       SCOPED_TRACE(kernel->name);
-      data.poison_outputs(direction, Poison::nan);
-      Tensors tensors = data.tensors(direction);
-      tensors.mask = mask;
-      const Status status = run_on(*kernel, problem, tensors);
+      mask.data.poison_outputs(direction, Poison::nan);
+      Tensors tensors = mask.data.tensors(direction);
+      tensors.mask = mask.mask;
+      const Status status = run_on(*kernel, mask.problem(direction), tensors);
       if (status.code() == Code::unsupported) continue;
       ASSERT_EQ(status.message(), "");
       ++ran;
-      const Comparison worst = compare_outputs(data, direction, answer);
+      const Comparison worst = compare_outputs(mask.data, direction, answer);
       EXPECT_TRUE(worst.passed()) << worst.text;
     }
   }
@@ -70,7 +41,7 @@ TEST(Far, K03_K04_AMaskOf46342RowsAndKeys) {
 #if defined(TILEWISE_EMULATED) || defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "an emulator or AddressSanitizer takes minutes over it; K10 runs under both";
 #endif
-  const SparseMemory memory(int64_t{46342} * 46342);
+  const SparseMemory memory(LongMask::kElements);
   if (memory.data() == nullptr) GTEST_SKIP() << "no address space for " << memory.bytes() << " bytes";
   for (const DType mask : {DType::boolean, DType::bit}) {
     for (const DType dtype : {DType::f32, DType::bf16}) check_long_mask(memory, mask, dtype);

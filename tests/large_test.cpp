@@ -4,71 +4,15 @@
 #include <cstring>
 
 #include "core/text.h"
-#include "tests/support/kernel_run.h"
+#include "tests/support/long_problem.h"
 
 namespace tilewise {
 namespace {
 
 using namespace testing_support;
 
-// The first and last rows of tiles of 16 to 128, spread over the sequence, and its ends.
-std::vector<RowId> spread_rows(int64_t batch, int64_t rows, int64_t count) {
-  std::vector<RowId> chosen;
-  for (int64_t b = 0; b < batch; ++b) {
-    int64_t last = -1;
-    for (int64_t n = 0; n < count; ++n) {
-      const int64_t edge = n * rows / count / 16 * 16;
-      const int64_t row = n + 1 == count ? rows - 1 : std::min(rows - 1, edge + (n % 2 == 0 ? 0 : 15));
-      if (row > last) chosen.push_back({b, row});
-      last = std::max(last, row);
-    }
-  }
-  return chosen;
-}
-
-// The planner's choice alone, or with it every kernel but the reference.
-enum class Which { choice, all };
-
 void check(const std::string& line, uint64_t seed, Which which = Which::all) {
-  SCOPED_TRACE(cat(line, " seed ", seed));
-  auto c = parse_case(line);
-  ASSERT_TRUE(c.ok()) << c.status().message();
-  c->poison_unseen = false;  // finding what nobody sees takes the square of the length
-  CaseData data(*c, c->dtypes[0], seed);
-  const Problem& sizes = c->problem;
-  const auto queries = spread_rows(sizes.batch, sizes.seqlen_q, 24);
-  const auto keys = spread_rows(sizes.batch, sizes.seqlen_kv, 24);
-  const Expectation forward_answer = expect_forward(data.params(Direction::forward), queries);
-  for (const Kernel* kernel : kernels_of(Direction::forward)) {
-    if (kernel->target == Target::reference || which == Which::choice) continue;
-    SCOPED_TRACE(kernel->name);
-    const RunResult result =
-        run_kernel(shared_context(), kernel->name, data, Direction::forward, {2, Poison::nan});
-    ASSERT_EQ(result.failure, "");
-    if (!result.ran) continue;
-    const Comparison worst = compare_outputs(data, Direction::forward, forward_answer);
-    EXPECT_TRUE(worst.passed()) << worst.text;
-  }
-  // The planner's forward gives the backward its o and lse.
-  const RunResult chosen = run_kernel(shared_context(), nullptr, data, Direction::forward, {2, Poison::nan});
-  ASSERT_EQ(chosen.failure, "");
-  const Comparison chosen_worst = compare_outputs(data, Direction::forward, forward_answer);
-  EXPECT_TRUE(chosen_worst.passed()) << chosen_worst.text;
-  if (!c->backward) return;
-  data.poison_outputs(Direction::backward, Poison::nan);
-  const Expectation answer = expect_backward(data.params(Direction::backward), queries, keys);
-  std::vector<const char*> names{nullptr};
-  for (const Kernel* kernel : kernels_of(Direction::backward)) {
-    if (kernel->target != Target::reference && which == Which::all) names.push_back(kernel->name);
-  }
-  for (const char* name : names) {
-    SCOPED_TRACE(name != nullptr ? name : "the planner's choice");
-    const RunResult result = run_kernel(shared_context(), name, data, Direction::backward, {2, Poison::nan});
-    ASSERT_EQ(result.failure, "");
-    if (!result.ran) continue;
-    const Comparison worst = compare_outputs(data, Direction::backward, answer);
-    EXPECT_TRUE(worst.passed()) << worst.text;
-  }
+  check_long(line, parsed(line).dtypes[0], seed, which);
 }
 
 TEST(Large, BothSidesOfPowersOfTwo) {

@@ -139,6 +139,13 @@ inline Status append_forward(const Context& context, const Plan& plan, const App
       tilewise_append_forward(context.get(), &plan, &rows, &tensors, workspace, stream, &error), error);
 }
 
+inline Status append_attention(const Context& context, const Append& rows, const Problem& options,
+                               const Tensors& tensors, void* stream = nullptr) {
+  tilewise_error error;
+  return detail::make_status(
+      tilewise_append_attention(context.get(), &rows, &options, &tensors, stream, &error), error);
+}
+
 // Exact rows of P, f32 [B, Hq, R, Skv], for the row indices `rows` i32 [R].
 inline Status attention_weights(const Context& context, const Problem& options, const Tensors& tensors,
                                 const Tensor& rows, const Tensor& weights) {

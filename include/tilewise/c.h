@@ -158,8 +158,8 @@ typedef struct tilewise_problem {
   float dropout_p;         /* 0 = none; in [0, 1) */
   int32_t wants;           /* backward: tilewise_gradient bits */
   int32_t accumulate;      /* backward: add to dq, dk, dv (which must be fp32) instead of overwriting them */
-  int32_t deterministic;
-  int32_t batch_invariant; /* a row's bits depend on its own sequence only */
+  int32_t deterministic;   /* backward: the same bits in every run */
+  int32_t batch_invariant; /* a row's bits depend on its own sequence only; so deterministic too */
   int32_t alignment; /* bytes that every base and outer stride of q k v o dout dq dk dv is a multiple of */
 } tilewise_problem;
 
@@ -433,6 +433,12 @@ TILEWISE_API tilewise_code tilewise_append_forward(tilewise_context* context, co
                                                    const tilewise_tensors* tensors,
                                                    tilewise_workspace workspace, void* stream,
                                                    tilewise_error* error);
+
+/* The same in the one-call form: tilewise_cache_append, then tilewise_attention over the same cache. */
+TILEWISE_API tilewise_code tilewise_append_attention(tilewise_context* context, const tilewise_append* append,
+                                                     const tilewise_problem* options,
+                                                     const tilewise_tensors* tensors, void* stream,
+                                                     tilewise_error* error);
 
 /* Exact rows of P (after softmax, before dropout), for looking: rows i32 [R], for every batch and head, into
  * weights f32 [B, Hq, R, Skv]; O(R * Skv) memory. Uses q, k and every mask and score tensor of `tensors`;

@@ -27,24 +27,29 @@ constexpr Field kFields[] = {{"k_new", &tilewise_append::k_new, true},
                              {"k_scales", &tilewise_append::k_scales, false},
                              {"v_scales", &tilewise_append::v_scales, false}};
 
-void cache_append(const nb::dict& arrays, bool rotary_interleaved, int64_t scale_rows, bool write_scales,
-                  const Setting& setting) {
-  tilewise_append append;
-  tilewise_append_init(&append);
-  append.rotary_interleaved = rotary_interleaved;
-  append.scale_rows = scale_rows;
-  append.write_scales = write_scales;
-  std::optional<Array> held[std::size(kFields)];
-  for (const Field& field : kFields) {
-    if (!arrays.contains(field.name)) continue;
-    const tilewise_tensor& read =
-        held[&field - kFields].emplace(field.name, arrays[field.name], setting.stream_of_arrays()).tensor();
-    append.*field.tensor = field.rows ? as_bshd(read, setting) : read;
+// The arrays are named by tilewise_append.
+class AppendCall {
+ public:
+  AppendCall(const nb::dict& arrays, bool rotary_interleaved, int64_t scale_rows, bool write_scales,
+             const Setting& setting) {
+    tilewise_append_init(&append_);
+    append_.rotary_interleaved = rotary_interleaved;
+    append_.scale_rows = scale_rows;
+    append_.write_scales = write_scales;
+    for (const Field& field : kFields) {
+      if (!arrays.contains(field.name)) continue;
+      const tilewise_tensor& read = held_[&field - kFields]
+                                        .emplace(field.name, arrays[field.name], setting.stream_of_arrays())
+                                        .tensor();
+      append_.*field.tensor = field.rows ? as_bshd(read, setting) : read;
+    }
   }
-  launch(setting, [&](tilewise_context* context, tilewise_error* error) {
-    return tilewise_cache_append(context, &append, setting.stream_pointer(), error);
-  });
-}
+  const tilewise_append& append() const { return append_; }
+
+ private:
+  tilewise_append append_;
+  std::optional<Array> held_[std::size(kFields)];
+};
 
 }  // namespace
 
@@ -53,9 +58,27 @@ void bind_append(nb::module_& m) {
       "cache_append",
       [](const nb::dict& arrays, bool rotary_interleaved, int64_t scale_rows, bool write_scales, bool bhsd,
          bool cuda, uintptr_t stream, int32_t threads) {
-        cache_append(arrays, rotary_interleaved, scale_rows, write_scales, {bhsd, cuda, stream, threads});
+        const Setting setting{bhsd, cuda, stream, threads};
+        const AppendCall call(arrays, rotary_interleaved, scale_rows, write_scales, setting);
+        launch(setting, [&](tilewise_context* context, tilewise_error* error) {
+          return tilewise_cache_append(context, &call.append(), setting.stream_pointer(), error);
+        });
       },
-      "New rows of k and v into a cache, in place; the arrays are named by tilewise_append.");
+      "New rows of k and v into a cache, in place.");
+  m.def(
+      "append_attention",
+      [](const nb::dict& rows, bool rotary_interleaved, const tilewise_problem& options,
+         const nb::dict& arrays, bool bhsd, bool cuda, uintptr_t stream, int32_t threads, int64_t q_offset) {
+        const Setting setting{bhsd, cuda, stream, threads};
+        const AppendCall append(rows, rotary_interleaved, options.scale_rows, false, setting);
+        Call call(arrays, setting);
+        call.tensors().q_offset_value = q_offset;
+        launch(setting, [&](tilewise_context* context, tilewise_error* error) {
+          return tilewise_append_attention(context, &append.append(), &options, &call.tensors(),
+                                           setting.stream_pointer(), error);
+        });
+      },
+      "cache_append, then attention over that cache; where either is refused nothing is written.");
 }
 
 }  // namespace tilewise_python

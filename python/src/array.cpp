@@ -34,13 +34,23 @@ int32_t dtype_of_format(const char* format, Py_ssize_t bytes) {
   }
 }
 
-// NumPy exports ml_dtypes' bfloat16 neither through DLPack nor as a buffer, but views the same bits as
-// float16.
-bool is_numpy_bfloat16(nb::handle object) {
+// NumPy exports ml_dtypes' types neither through DLPack nor as a buffer, but views the same bits as a type of
+// its own.
+struct Alias {
+  const char *name, *as;
+  int32_t dtype;
+};
+constexpr Alias kAliases[] = {{"bfloat16", "float16", TILEWISE_BF16},
+                              {"float8_e4m3fn", "int8", TILEWISE_F8E4M3}};
+
+const Alias* alias_of(nb::handle object) {
   const nb::object dtype = nb::getattr(object, "dtype", nb::none());
   const nb::object name = nb::getattr(dtype, "name", nb::none());
-  return nb::isinstance<nb::str>(name) && std::strcmp(nb::cast<const char*>(name), "bfloat16") == 0 &&
-         PyObject_CheckBuffer(object.ptr());
+  if (!nb::isinstance<nb::str>(name) || !PyObject_CheckBuffer(object.ptr())) return nullptr;
+  for (const Alias& alias : kAliases) {
+    if (std::strcmp(nb::cast<const char*>(name), alias.name) == 0) return &alias;
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -49,10 +59,10 @@ Array::Array(const char* name, nb::handle object, const uintptr_t* stream) {
   if (read_by_exchange(object, stream, &tensor_)) return;
   if (nb::hasattr(object, "__dlpack__")) {
     if (read_dlpack(name, object, stream)) return;
-    if (is_numpy_bfloat16(object)) {
-      const nb::object bits = object.attr("view")("float16");
+    if (const Alias* alias = alias_of(object)) {
+      const nb::object bits = object.attr("view")(alias->as);
       if (read_dlpack(name, bits, stream) || read_buffer(name, bits)) {
-        tensor_.dtype = TILEWISE_BF16;
+        tensor_.dtype = alias->dtype;
         return;
       }
     }
@@ -109,7 +119,7 @@ bool Array::read_buffer(const char* name, nb::handle object) {
   for (int i = 0; i < buffer_.ndim; ++i) shape[i] = buffer_.shape[i];
   const int32_t dtype = dtype_of_format(buffer_.format ? buffer_.format : "B", buffer_.itemsize);
   if (dtype == TILEWISE_NONE)
-    refuse(name, "accepted: float16, bfloat16, float32, int32, int64, uint64, bool");
+    refuse(name, "accepted: float16, bfloat16, float32, float8_e4m3fn, int8, int32, int64, uint64, bool");
   tensor_ = tilewise_tensor_make(buffer_.buf, dtype, buffer_.ndim, shape);
   if (buffer_.readonly) tensor_.flags |= TILEWISE_READ_ONLY;
   for (int i = 0; i < buffer_.ndim; ++i) {

@@ -1,5 +1,5 @@
-// The process's contexts: one for each number of threads that a caller's framework asks for; and calls in
-// them.
+// The process's contexts: one for each number of threads that a caller's framework asks for, whose calls look
+// at every index on the host, another for calls of a device; and calls in them.
 #ifndef TILEWISE_PYTHON_CONTEXT_H_
 #define TILEWISE_PYTHON_CONTEXT_H_
 

@@ -7,9 +7,9 @@ import numpy as np
 try:
     import ml_dtypes
 
-    BFLOAT16 = ml_dtypes.bfloat16
+    BFLOAT16, FLOAT8 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
 except ImportError:
-    BFLOAT16 = None
+    BFLOAT16 = FLOAT8 = None
 
 DTYPES = [np.float32, np.float16] + ([BFLOAT16] if BFLOAT16 else [])
 

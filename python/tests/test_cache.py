@@ -6,7 +6,7 @@ import sys
 import unittest
 
 import numpy as np
-from arrays import BFLOAT16, DTYPES, Source, integers
+from arrays import BFLOAT16, DTYPES, FLOAT8, Source, integers
 from devices import OnDevice, floats, on_every_device
 
 import tilewise
@@ -307,6 +307,25 @@ class Quantized(unittest.TestCase):
             tilewise.attention(q, k, v)
         with self.assertRaisesRegex(ValueError, "k_scales has shape"):
             tilewise.attention(q, k, v, k_scales=k_scales, v_scales=v_scales)
+
+    @unittest.skipUnless(FLOAT8, "ml_dtypes is not installed")
+    def test_eight_bit_floats_of_numpy(self):
+        source = Source(5)
+        q, k, v = source.normal(2, 3, 4, 32), *(source.normal(2, 16, 2, 32).astype(FLOAT8) for _ in range(2))
+        wide = [x.astype(np.float32) for x in (k, v)]
+        np.testing.assert_allclose(tilewise.attention(q, k, v), tilewise.attention(q, *wide), rtol=0, atol=2e-6)
+        scales = np.array([[0.5, -0.25], [2, 1]], np.float32)
+        want = tilewise.attention(q, *(x * scales[:, None, :, None] for x in wide))
+        np.testing.assert_allclose(tilewise.attention(q, k, v, k_scales=scales, v_scales=scales), want, rtol=0, atol=2e-6)
+        new, at = source.normal(2, 1, 2, 32), integers(3, 15)
+        tilewise.cache_append(k, v, new, -new, at, k_scales=np.abs(scales), v_scales=np.abs(scales))
+        for b, row in enumerate(at):
+            want = (new[b, 0] / np.abs(scales)[b, :, None]).astype(FLOAT8)
+            np.testing.assert_array_equal(k[b, row].astype(np.float32), want.astype(np.float32))
+            np.testing.assert_array_equal(v[b, row].astype(np.float32), -want.astype(np.float32))
+        k.flags.writeable = False
+        with self.assertRaisesRegex(ValueError, "^k is read-only"):
+            tilewise.cache_append(k, v, new, new, at)
 
     def test_append_makes_the_scales_of_its_rows(self):
         rng = np.random.default_rng(4)

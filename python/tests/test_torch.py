@@ -124,8 +124,15 @@ class Gradients(WithTorch):
         scales = {"k_scales": torch.ones(1, 2, device=q.device), "v_scales": torch.ones(1, 2, device=q.device)}
         with self.assertRaisesRegex(ValueError, "wants a gradient.*no_grad"):
             tilewise.attention(q, k, k, **scales)
+        with self.assertRaisesRegex(ValueError, "wants a gradient.*no_grad"):
+            attention(q, k, k, **scales)
         with torch.no_grad():
             torch.testing.assert_close(tilewise.attention(q, k, k, **scales), torch.ones_like(q))
+            torch.testing.assert_close(attention(q, k, k, **scales), torch.ones_like(q))
+            grouped = {name: x[:, None].expand(1, 2, 2) * 2 for name, x in scales.items()}
+            torch.testing.assert_close(attention(q, k, k, scale_rows=2, **grouped), torch.full_like(q, 2))
+            compiled = torch.compile(lambda q: attention(q, k, k, **scales), fullgraph=True, backend="aot_eager")
+            torch.testing.assert_close(compiled(q), torch.ones_like(q))
 
 
 @on_every_device
@@ -161,7 +168,7 @@ class Tracing(WithTorch):
 
     def test_the_operators_keep_their_contract(self):
         q, k, v = qkv(Source(3))
-        rest = [None] * 16 + [False, 0, True, 0, -1, -1, None, 0.0, 0.0, 0, 0, False, False]
+        rest = [None] * 18 + [False, 0, True, 0, -1, -1, None, 0.0, 0.0, 0, 0, False, False, 0]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.library.opcheck(torch.ops.tilewise.attention.default, (q, k, v, *rest))
@@ -171,11 +178,60 @@ class Tracing(WithTorch):
         with self.assertRaisesRegex(RuntimeError, "torch.vmap.*fold the mapped dimension"):
             torch.vmap(attention)(q, q, q)
 
+
+@on_every_device
+class Derivatives(WithTorch):
+    """What torch differentiates beyond one backward: right, or refused with a sentence."""
+
+    def refuses(self, words, call):
+        with self.assertRaisesRegex(NotImplementedError, words):
+            call()
+
     def test_gradients_of_gradients_are_refused(self):
         q, k, v = qkv(Source(4))
-        (dq,) = torch.autograd.grad(attention(q, k, v).square().sum(), q, create_graph=True)
-        with self.assertRaises(RuntimeError):
-            dq.sum().backward()
+        sinks = torch.zeros(4)
+        ones = lambda o: torch.autograd.grad(o, q, torch.ones_like(o), create_graph=True)  # noqa: E731
+        for call in (attention, tilewise.attention, lambda *x: attention(*x, sinks=sinks)):
+            self.refuses("no second derivatives", lambda call=call: ones(call(q, k, v)))
+            self.refuses("no second derivatives", lambda call=call: call(q, k, v).square().sum().backward(create_graph=True))
+            self.assertFalse(torch.autograd.grad(call(q, k, v).sum(), q)[0].requires_grad)
+        total = lambda x: attention(x, k, v).sum()  # noqa: E731
+        self.refuses("no second derivatives", lambda: torch.func.grad(lambda x: torch.func.grad(total)(x).sum())(q.detach()))
+
+    def test_forward_mode_is_refused(self):
+        q, k, v = qkv(Source(5), grad=False)
+        sinks = torch.zeros(4)
+        words = "no forward-mode derivatives.*reverse mode"
+        for call in (attention, tilewise.attention, lambda *x: attention(*x, sinks=sinks)):
+            of_q, of_v = lambda x, call=call: call(x, k, v), lambda x, call=call: call(q, k, x)
+            self.refuses(words, lambda of_q=of_q: torch.func.jvp(of_q, (q,), (q,)))
+            self.refuses(words, lambda of_v=of_v: torch.func.jacfwd(of_v)(v))
+            self.refuses(words, lambda of_q=of_q: torch.func.jvp(torch.func.grad(lambda x: of_q(x).sum()), (q,), (q,)))
+            want = call(q, k, v)
+            with torch.autograd.forward_ad.dual_level():
+                dual = torch.autograd.forward_ad.make_dual(v, torch.ones_like(v))
+                self.refuses(words, lambda of_v=of_v, dual=dual: of_v(dual))
+                torch.testing.assert_close(of_q(q), want)
+        compiled = torch.compile(lambda x: torch.func.jvp(lambda y: attention(y, k, v), (x,), (x,))[1], backend="aot_eager")
+        self.refuses(words, lambda: compiled(q))
+
+    def test_reverse_mode_of_torch_func(self):
+        q, k, v = qkv(Source(6), grad=False)
+        (bias,) = tensors(Source(7), (4, 9, 12), grad=False)
+        arrays = q, k, v, bias
+        ours_of = lambda q, k, v, bias: attention(q, k, v, bias=bias, causal=True)  # noqa: E731
+        theirs_of = lambda q, k, v, bias: by_formula(q, k, v, bias, causal=True)[0]  # noqa: E731
+        o, back = torch.func.vjp(ours_of, *arrays)
+        want_o, want_back = torch.func.vjp(theirs_of, *arrays)
+        torch.testing.assert_close(o.double(), want_o, atol=2e-6, rtol=1e-5)
+        for a, b in zip(back(o), want_back(o.double())):
+            torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4)
+        got = torch.func.grad(lambda *x: ours_of(*x).square().sum(), argnums=(0, 1, 2, 3))(*arrays)
+        want = torch.func.grad(lambda *x: theirs_of(*x).square().sum(), argnums=(0, 1, 2, 3))(*arrays)
+        for a, b in zip(got, want):
+            torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4)
+        plain = torch.func.grad(lambda x: tilewise.attention(x, k, v).square().sum())(q)
+        torch.testing.assert_close(plain, torch.func.grad(lambda x: by_formula(x, k, v)[0].square().sum())(q), atol=2e-5, rtol=1e-4)
 
 
 @on_every_device

@@ -38,11 +38,25 @@ def integer(value: Any) -> int:
 def number(name: str, value: Any, kind: Any, accepted: str) -> Any:
     """`value` as `kind` makes a number of it; bools are no numbers here."""
     try:
-        if isinstance(value, (bool, str)):
+        if isinstance(value, (bool, str)) or getattr(value, "shape", ()) != ():
             raise TypeError
         return kind(value)
     except (TypeError, ValueError, OverflowError):
         raise TypeError(f"{name} is {describe(value)}; accepted: {accepted}") from None
+
+
+def flag(name: str, value: Any) -> bool:
+    if getattr(value, "shape", ()) != ():
+        raise TypeError(f"{name} is {describe(value)}; accepted: True or False")
+    return bool(value)
+
+
+def scale(value: Any) -> float:
+    """softmax_scale where it is given; NaN is the library's word for "not given"."""
+    given = number("softmax_scale", value, float, "a finite number, or None for 1/sqrt(head_dim)")
+    if given != given:
+        raise ValueError("softmax_scale is nan; accepted: a finite number, or None for 1/sqrt(head_dim)")
+    return given
 
 
 def size(name: str, value: Any) -> int:
@@ -63,7 +77,7 @@ def window(window_size: Any) -> tuple:
 
 def position(causal: Any, q_offset: Any, is_array: bool) -> tuple:
     """(causal, position, offset by value)."""
-    if causal not in (False, True, "bottom-right", "top-left"):
+    if getattr(causal, "shape", ()) != () or causal not in (False, True, "bottom-right", "top-left"):
         raise ValueError(f'causal is {causal!r}; accepted: False, True or "bottom-right" (the last query sees the last '
                          'key), "top-left" (query 0 sees key 0)')
     given = is_array or q_offset is not None
@@ -89,7 +103,7 @@ def make_problem(direction, layout, causal, q_offset, offset_is_array, window_si
     problem.causal, problem.position, offset = position(causal, q_offset, offset_is_array)
     problem.window_left, problem.window_right = window(window_size)
     if softmax_scale is not None:
-        problem.softmax_scale = number("softmax_scale", softmax_scale, float, "a finite number, or None for 1/sqrt(head_dim)")
+        problem.softmax_scale = scale(softmax_scale)
     problem.softcap = number("softcap", softcap, float, "0 (none) or a positive number")
     problem.dropout_p = number("dropout_p", dropout_p, float, "a number in [0, 1)")
     if problem.dropout_p and not has_seed:
@@ -98,8 +112,9 @@ def make_problem(direction, layout, causal, q_offset, offset_is_array, window_si
     problem.seqlen_q = size("seqlen_q", seqlen_q)
     problem.seqlen_kv = size("seqlen_kv", seqlen_kv)
     problem.scale_rows = number("scale_rows", scale_rows, integer, "rows that share a scale, or 0 (all of a page, slot or sequence)")
-    problem.deterministic, problem.batch_invariant, problem.accumulate = map(
-        int, map(bool, (deterministic, batch_invariant, accumulate)))
+    problem.deterministic = int(flag("deterministic", deterministic))
+    problem.batch_invariant = int(flag("batch_invariant", batch_invariant))
+    problem.accumulate = int(flag("accumulate", accumulate))
     return problem, offset
 
 
@@ -150,7 +165,7 @@ def complete(q, k, v, layout="bshd", causal=False, window_size=None, softmax_sca
     cuda = framework.is_cuda(q)
     setting = (layout == "bhsd", True, framework.stream(q), 0) if cuda else (layout == "bhsd", False, 0, framework.threads())
     return Arguments(problem, arrays, framework, Setting._make(setting),
-                     (offset, seed(dropout_seed), seed(dropout_offset)))
+                     (offset, seed("dropout_seed", dropout_seed), seed("dropout_offset", dropout_offset)))
 
 
 def with_bits(arrays: dict) -> dict:
@@ -165,9 +180,9 @@ def read(name: str, array: Any) -> Any:
     return framework_of(name, array).read(array)
 
 
-def seed(value: Any) -> int:
+def seed(name: str, value: Any) -> int:
     """Any integer; what exceeds 64 bits wraps."""
-    return number("dropout_seed", value, index, "an integer") & (2**64 - 1) if value else 0
+    return 0 if value is None else number(name, value, index, "an integer") & (2**64 - 1)
 
 
 def row_shape(name: str, array: Any, packed: bool, labels: str) -> tuple:
@@ -220,7 +235,6 @@ def refused(error: Exception, arrays: dict, names: dict | None = None) -> Except
     of = word.removesuffix("_shape").removeprefix("dtype_")
     named = [of] if of in arrays else ["q", "k", "v"]
     given = ", ".join(f"{(names or {}).get(name, name)}: {describe(arrays[name])}" for name in named if name in arrays)
-    for ours, theirs in (names or {}).items():
-        if word == ours:
-            text = theirs + text[len(ours):]
+    if word in (names or {}):
+        text = names[word] + text[len(word):]
     return type(error)(f"{text} (given {given})")

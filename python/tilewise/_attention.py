@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from . import _core
-from ._arguments import Setting, complete, output_shapes, plain_problem, refused, with_bits
+from ._arguments import Setting, complete, flag, output_shapes, plain_problem, refused, with_bits
 from ._frameworks import describe, framework_of
 
 
@@ -62,6 +62,8 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", causal: bool | st
     >>> np.exp(lse[0, 0]).round(3).tolist()
     [1.0, 2.0, 3.0]
     """
+    if return_lse is not True and return_lse is not False:
+        return_lse = flag("return_lse", return_lse)
     # What costs as much as a small call is to carry absent arrays along.
     if type(q) is type(k) is type(v) and (
             bias is mask is q_lengths is kv_lengths is kv_starts is q_offset is page_table is cache_batch_idx
@@ -79,9 +81,6 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", causal: bool | st
     framework, arrays = arguments.framework, arguments.arrays
     o_shape, lse_shape = output_shapes(arguments)
     if framework.tracks(q, k, v, bias, sinks):
-        if k_scales is not None or v_scales is not None:
-            raise ValueError("q, bias or sinks wants a gradient, and a cache with k_scales and v_scales gives none; accepted: "
-                             "detached tensors, or a call under torch.no_grad()")
         return _differentiable(q, k, v, out, return_lse, dropout_state, dropout_seed, dropout_offset, layout=layout,
                                causal=causal, window_size=window_size, softmax_scale=softmax_scale, softcap=softcap, bias=bias,
                                mask=mask, q_lengths=q_lengths, kv_lengths=kv_lengths, kv_starts=kv_starts,
@@ -89,7 +88,8 @@ def attention(q: Any, k: Any, v: Any, *, layout: str = "bshd", causal: bool | st
                                cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv, seqlen_q=seqlen_q,
                                seqlen_kv=seqlen_kv, segment_ids_q=segment_ids_q, segment_ids_kv=segment_ids_kv,
                                kv_ranges=kv_ranges, alibi_slopes=alibi_slopes, sinks=sinks,
-                               dropout_p=dropout_p, batch_invariant=batch_invariant)
+                               dropout_p=dropout_p, batch_invariant=batch_invariant, k_scales=k_scales, v_scales=v_scales,
+                               scale_rows=scale_rows)
     if out is None:
         arrays["o"] = framework.empty(q, o_shape)
     else:
@@ -180,6 +180,8 @@ def attention_backward(dout: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, *, d
         if array is not None:
             arrays[name] = framework_of(name, array).read(array)
     given = {"dq": q, "dk": k, "dv": v, "dbias": options.get("bias"), "dsinks": options.get("sinks")}
+    if out is not None and not hasattr(out, "keys"):
+        raise TypeError(f"out is {describe(out)}; accepted: arrays to write, by the names of gradients")
     outputs = dict(out or {})
     for name in (*outputs, *(wants or ())):
         if name not in given:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from . import _core
-from ._arguments import LAYOUTS, Setting, read, refused
+from ._arguments import LAYOUTS, Setting, flag, integer, number, read, refused
 from ._attention import writable
 from ._frameworks import framework_of
 
@@ -35,23 +35,16 @@ def cache_append(k: Any, v: Any, k_new: Any, v_new: Any, starts: Any, *, lengths
     >>> k[:, :, 0, 0].tolist()
     [[1.0, 1.0], [0.0, 0.0], [0.0, 1.0]]
     """
-    append_as({}, k, v, k_new, v_new, starts, lengths, rotary_cos, rotary_sin, rotary_interleaved, page_table,
-              cache_batch_idx, layout, k_scales, v_scales, scale_rows, write_scales)
-
-
-def append_as(names: dict, k: Any, v: Any, k_new: Any, v_new: Any, starts: Any, lengths: Any = None, rotary_cos: Any = None,
-              rotary_sin: Any = None, rotary_interleaved: bool = False, page_table: Any = None, cache_batch_idx: Any = None,
-              layout: str = "bshd", k_scales: Any = None, v_scales: Any = None, scale_rows: int = 0,
-              write_scales: bool = False) -> None:
-    """cache_append() for a function that calls its arguments otherwise: `names` are its own, by those of cache_append()."""
+    scale_rows = number("scale_rows", scale_rows, integer, "rows that share a scale, or 0 (all of a page, slot or sequence)")
+    write_scales, rotary_interleaved = flag("write_scales", write_scales), flag("rotary_interleaved", rotary_interleaved)
     if layout not in LAYOUTS:
         raise ValueError(f'layout is {layout!r}; accepted: "bshd", "bhsd"')
-    arrays = {"k": writable(names.get("k", "k"), k), "v": writable(names.get("v", "v"), v)}
+    arrays = {"k": writable("k", k), "v": writable("v", v)}
     for name, array in (("k_new", k_new), ("v_new", v_new), ("starts", starts), ("lengths", lengths),
                         ("rotary_cos", rotary_cos), ("rotary_sin", rotary_sin), ("page_table", page_table),
                         ("cache_batch_idx", cache_batch_idx)):
         if array is not None or name in ("k_new", "v_new", "starts"):
-            arrays[name] = read(names.get(name, name), array)
+            arrays[name] = read(name, array)
     for name, array in (("k_scales", k_scales), ("v_scales", v_scales)):
         if array is not None:
             arrays[name] = writable(name, array) if write_scales else read(name, array)
@@ -59,6 +52,6 @@ def append_as(names: dict, k: Any, v: Any, k_new: Any, v_new: Any, starts: Any, 
     cuda = framework.is_cuda(k)
     setting = Setting(layout == "bhsd", cuda, framework.stream(k) if cuda else 0, framework.threads())
     try:
-        _core.cache_append(arrays, bool(rotary_interleaved), int(scale_rows), bool(write_scales), *setting)
+        _core.cache_append(arrays, rotary_interleaved, scale_rows, write_scales, *setting)
     except (TypeError, ValueError) as error:
-        raise refused(error, arrays, names) from None
+        raise refused(error, arrays) from None

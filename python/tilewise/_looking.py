@@ -3,7 +3,8 @@
 from typing import Any
 
 from . import _core
-from ._arguments import complete, output_shapes, refused, with_bits
+from ._arguments import complete, flag, integer, number, output_shapes, refused, with_bits
+from ._frameworks import describe, framework_of
 from ._verify import Verification, to_numpy, verify
 
 __all__ = ["Verification", "attention_weights", "explain", "info", "plan", "verify"]
@@ -13,6 +14,10 @@ _ISA_BITS = {1: "scalar", 2: "avx2", 4: "avx512", 8: "neon", 16: "avx512bf16"}
 
 def _planned(ask: Any, q: Any, k: Any, v: Any, return_lse: bool, max_workspace_bytes: int, kernel: str,
              options: dict) -> Any:
+    if not isinstance(kernel, str):
+        raise TypeError(f'kernel is {describe(kernel)}; accepted: the name of one, or "" for the best')
+    max_workspace_bytes = number("max_workspace_bytes", max_workspace_bytes, integer, "bytes, or -1 for any")
+    return_lse = flag("return_lse", return_lse)
     arguments = complete(q, k, v, **options)
     arrays = arguments.arrays
     o_shape, lse_shape = output_shapes(arguments)
@@ -66,6 +71,8 @@ def attention_weights(q: Any, k: Any, rows: Any, **options: Any) -> Any:
     >>> attention_weights(q, q, np.array([1, 3], np.int32), causal=True)[0, 0].tolist()
     [[0.5, 0.5, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]]
     """
+    if len(framework_of("rows", rows).read(rows).shape) != 1:
+        raise ValueError(f"rows is {describe(rows)}; accepted: int32 [R], indices of queries")
     arguments = complete(q, k, k, **options)
     arrays, framework, setting = arguments.arrays, arguments.framework, arguments.setting
     _, lse_shape = output_shapes(arguments)

@@ -12,17 +12,18 @@ from . import _core
 from ._arguments import refused, with_bits
 
 OPTIONAL = ("bias", "sinks", "mask", "q_lengths", "kv_lengths", "kv_starts", "q_offset", "page_table", "cache_batch_idx",
-            "cu_seqlens_q", "cu_seqlens_kv", "segment_ids_q", "segment_ids_kv", "kv_ranges", "alibi_slopes", "dropout_state")
-_INPUTS = ("q", "k", "v", *OPTIONAL)
+            "cu_seqlens_q", "cu_seqlens_kv", "segment_ids_q", "segment_ids_kv", "kv_ranges", "alibi_slopes", "dropout_state", "k_scales",
+            "v_scales")
+INPUTS = ("q", "k", "v", *OPTIONAL)
 _GRADIENTS = ("dq", "dk", "dv", "dbias", "dsinks")
-_TENSORS = "Tensor q, Tensor k, Tensor v, " + ", ".join(f"Tensor? {name}" for name in OPTIONAL)
-_NUMBERS = ("bool bhsd, SymInt offset, bool causal, int position, SymInt left, SymInt right, float? scale, float softcap, "
-            "float dropout_p, SymInt seqlen_q, SymInt seqlen_kv, bool deterministic, bool batch_invariant")
+TENSORS = "Tensor q, Tensor k, Tensor v, " + ", ".join(f"Tensor? {name}" for name in OPTIONAL)
+NUMBERS = ("bool bhsd, SymInt offset, bool causal, int position, SymInt left, SymInt right, float? scale, float softcap, "
+            "float dropout_p, SymInt seqlen_q, SymInt seqlen_kv, bool deterministic, bool batch_invariant, SymInt scale_rows")
 
 
 @lru_cache(maxsize=256)
 def _problem(direction, causal, position, left, right, scale, softcap, dropout_p, seqlen_q, seqlen_kv, deterministic,
-             batch_invariant):
+             batch_invariant, scale_rows):
     problem = _core.Problem()
     problem.direction, problem.causal, problem.position = direction, int(causal), position
     problem.window_left, problem.window_right = left, right
@@ -31,6 +32,7 @@ def _problem(direction, causal, position, left, right, scale, softcap, dropout_p
     problem.softcap, problem.dropout_p = softcap, dropout_p
     problem.seqlen_q, problem.seqlen_kv = seqlen_q, seqlen_kv
     problem.deterministic, problem.batch_invariant = int(deterministic), int(batch_invariant)
+    problem.scale_rows = scale_rows
     return problem
 
 
@@ -40,7 +42,7 @@ _DETACHES = not hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
 
 def _given(arguments):
     """The tensors that are there, by name."""
-    return {name: x for name, x in zip(_INPUTS, arguments) if x is not None}
+    return {name: x for name, x in zip(INPUTS, arguments) if x is not None}
 
 
 def _run(direction, arrays, bhsd, offset, *numbers):
@@ -76,7 +78,7 @@ def forward(*arguments):
 
 
 def _forward(arguments, wants_lse):
-    return _computed(_given(arguments), arguments[len(_INPUTS):], wants_lse)
+    return _computed(_given(arguments), arguments[len(INPUTS):], wants_lse)
 
 
 def _computed(arrays, numbers, wants_lse):
@@ -89,14 +91,14 @@ def _computed(arrays, numbers, wants_lse):
 
 def _empty_gradients(arrays, wants_dbias, wants_dsinks):
     """dq, dk, dv, dbias, dsinks; the last two have no element where they are not wanted."""
-    of = [arrays.get(name) for name in _INPUTS[:5]]
+    of = [arrays.get(name) for name in INPUTS[:5]]
     wants = (True, True, True, wants_dbias, wants_dsinks)
     return *map(torch.empty_like, of[:3]), *(x.new_empty(x.shape) if want else of[0].new_empty(0) for x, want in zip(of[3:], wants[3:]))
 
 
 def backward(dout, dlse, o, lse, wants_dbias, wants_dsinks, *arguments):
     """The five gradients."""
-    arrays, numbers = _given(arguments), arguments[len(_INPUTS):]
+    arrays, numbers = _given(arguments), arguments[len(INPUTS):]
     gradients = _empty_gradients(arrays, wants_dbias, wants_dsinks)
     arrays.update(dout=dout, o=o, lse=lse)
     if dlse is not None:
@@ -108,16 +110,16 @@ def backward(dout, dlse, o, lse, wants_dbias, wants_dsinks, *arguments):
 
 
 attention_op = torch.library.custom_op("tilewise::attention", forward, mutates_args=(),
-                                       schema=f"({_TENSORS}, {_NUMBERS}) -> (Tensor, Tensor)")
+                                       schema=f"({TENSORS}, {NUMBERS}) -> (Tensor, Tensor)")
 backward_op = torch.library.custom_op(
     "tilewise::attention_backward", backward, mutates_args=(),
-    schema=f"(Tensor dout, Tensor? dlse, Tensor o, Tensor lse, bool wants_dbias, bool wants_dsinks, {_TENSORS}, {_NUMBERS}) "
+    schema=f"(Tensor dout, Tensor? dlse, Tensor o, Tensor lse, bool wants_dbias, bool wants_dsinks, {TENSORS}, {NUMBERS}) "
            "-> (Tensor, Tensor, Tensor, Tensor, Tensor)")
 
 
 @attention_op.register_fake
 def _(*arguments):
-    return _empty_outputs(_given(arguments), arguments[len(_INPUTS)])
+    return _empty_outputs(_given(arguments), arguments[len(INPUTS)])
 
 
 @backward_op.register_fake
@@ -128,14 +130,14 @@ def _(dout, dlse, o, lse, wants_dbias, wants_dsinks, *arguments):
 def _setup_context(ctx, inputs, output):
     """Keeps the tensors that are there: a place for each that is not costs as much as for one that is."""
     ctx.set_materialize_grads(False)
-    ctx.places = [n for n, x in enumerate(inputs[:len(_INPUTS)]) if x is not None]
+    ctx.places = [n for n, x in enumerate(inputs[:len(INPUTS)]) if x is not None]
     ctx.save_for_backward(*output, *[inputs[n] for n in ctx.places])
-    ctx.numbers = inputs[len(_INPUTS):]
+    ctx.numbers = inputs[len(INPUTS):]
 
 
 def _gradients(ctx, dout, dlse, run):
     o, lse, *given = ctx.saved_tensors
-    inputs = [None] * len(_INPUTS)
+    inputs = [None] * len(INPUTS)
     for n, x in zip(ctx.places, given):
         inputs[n] = x
     if dout is None:
@@ -153,9 +155,27 @@ def _refuse_vmap(*_):
                        "costs nothing, or loop over it")
 
 
+def _refuse_second(*_):
+    raise NotImplementedError("tilewise's attention has no second derivatives; accepted: a backward without create_graph=True, or "
+                              "the formula in PyTorch's own operators where its gradient is differentiated again")
+
+
+def _refuse_tangents(*_):
+    raise NotImplementedError("tilewise's attention has no forward-mode derivatives (torch.func.jvp, jacfwd, "
+                              "torch.autograd.forward_ad); accepted: reverse mode (torch.func.vjp, backward)")
+
+
 attention_op.register_autograd(lambda ctx, *douts: _gradients(ctx, *douts, backward_op), setup_context=_setup_context)
 attention_op.register_vmap(_refuse_vmap)
+backward_op.register_autograd(_refuse_second)
 backward_op.register_vmap(_refuse_vmap)
+
+
+def _first_gradients(ctx, *douts):
+    """The engine enables gradients in a backward with create_graph=True: what it returned would count as constant."""
+    if torch.is_grad_enabled():
+        _refuse_second()
+    return _gradients(ctx, *douts, backward)
 
 
 class _Eager(torch.autograd.Function):
@@ -169,9 +189,8 @@ class _Eager(torch.autograd.Function):
         return output
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, *douts):
-        return _gradients(ctx, *douts, backward)
+        return _first_gradients(ctx, *douts)
 
 
 class _Plain(torch.autograd.Function):
@@ -186,26 +205,72 @@ class _Plain(torch.autograd.Function):
         return o, lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, *douts):
-        return _gradients(ctx, *douts, backward)
+        return _first_gradients(ctx, *douts)
 
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+class _Transformed(torch.autograd.Function):
+    """Within torch.func's transforms and forward-mode AD, which compose what they are given whole."""
+
+    @staticmethod
+    def forward(*arguments):
+        return forward(*arguments)
+
+    setup_context = staticmethod(_setup_context)
+    jvp = staticmethod(_refuse_tangents)
+    vmap = staticmethod(_refuse_vmap)
+
+    @staticmethod
+    def backward(ctx, *douts):
+        return _gradients(ctx, *douts, _TransformedBackward.apply)
+
+
+class _TransformedBackward(torch.autograd.Function):
+    """torch.func.grad lets each gradient be differentiated, so that only a second derivative that is asked for is refused."""
+
+    @staticmethod
+    def forward(*arguments):
+        return backward(*arguments)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    backward = staticmethod(_refuse_second)
+    jvp = staticmethod(_refuse_tangents)
+    vmap = staticmethod(_refuse_vmap)
+
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 _modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 1)
 _transforms = getattr(torch._C, "_are_functorch_transforms_active", lambda: True)
 
 
-def _takes_the_short_way(q):
-    """Plain tensors outside of any tracing; everything else takes the operator."""
-    return not (torch.compiler.is_compiling() or type(q) not in _PLAIN or _modes() or _transforms())
+_forward_ad = torch.autograd.forward_ad
+
+
+def traced(x):
+    """Whether nobody may look at x's numbers."""
+    return torch.compiler.is_compiling() or type(x) not in PLAIN or _modes() or _transforms()
+
+
+def _long_way(q):
+    """None for plain tensors outside of any tracing; else what takes the operator's arguments."""
+    if torch.compiler.is_compiling():
+        if _forward_ad._current_level >= 0:
+            _refuse_tangents()
+        return attention_op
+    if _transforms() or _forward_ad._current_level >= 0:
+        return _Transformed.apply
+    return attention_op if type(q) not in PLAIN or _modes() else None
 
 
 def apply(wants_lse, *arguments):
     """o and lse, which may be None where it is not wanted."""
     q, k, v, bias, sinks, *others = arguments
-    if not _takes_the_short_way(q):
-        return attention_op(*arguments)
+    way = _long_way(q)
+    if way is not None:
+        return way(*arguments)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or bias is not None and bias.requires_grad
                                     or sinks is not None and sinks.requires_grad):
         return _Eager.apply(q, k, v, bias, sinks, others)
@@ -217,8 +282,9 @@ _ABSENT = (None,) * len(OPTIONAL)
 
 def apply_plain(wants_lse, q, k, v, *numbers):
     """apply() without optional tensors: what costs as much as a small call is to carry them along."""
-    if not _takes_the_short_way(q):
-        return attention_op(q, k, v, *_ABSENT, *numbers)
+    way = _long_way(q)
+    if way is not None:
+        return way(q, k, v, *_ABSENT, *numbers)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         return _Plain.apply(q, k, v, numbers)
     return _computed({"q": q, "k": k, "v": v}, numbers, wants_lse)

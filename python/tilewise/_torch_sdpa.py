@@ -34,7 +34,7 @@ def arguments(query, key, value, dropout_p, is_causal, state, scale):
     where = _core.TOP_LEFT if is_causal else _core.BOTTOM_RIGHT
     rows = (x.transpose(1, 2) for x in (query, key, value))
     return (*rows, *arrays.values(), False, 0, is_causal, where, -1, -1, scale, 0.0, dropout_p, 0, 0,
-            torch.are_deterministic_algorithms_enabled(), False)
+            torch.are_deterministic_algorithms_enabled(), False, 0)
 
 
 def sdpa_forward(query, key, value, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None):

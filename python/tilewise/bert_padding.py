@@ -30,3 +30,13 @@ def unpad_input(hidden_states, attention_mask, unused_mask=None):
 def pad_input(hidden_states, indices, batch, seqlen):
     """[total, ...] back to [batch, seqlen, ...], zeros elsewhere."""
     return index_put_first_axis(hidden_states, indices, batch * seqlen).unflatten(0, (batch, seqlen))
+
+
+def unpad_input_for_concatenated_sequences(hidden_states, attention_mask_in_length):
+    """[B, S, ...] of rows in which several sequences follow each other, their lengths anywhere in attention_mask_in_length [B, S],
+    zeros elsewhere: (packed [total, ...], indices, cu_seqlens int32 of all of them, the longest)."""
+    lengths = attention_mask_in_length[attention_mask_in_length != 0]
+    used = torch.arange(attention_mask_in_length.shape[1], device=lengths.device) < attention_mask_in_length.sum(-1, keepdim=True)
+    indices = torch.nonzero(used.flatten(), as_tuple=False).flatten()
+    cu_seqlens = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    return hidden_states.flatten(0, 1)[indices], indices, cu_seqlens, int(lengths.max()) if len(lengths) else 0

@@ -5,9 +5,9 @@ windows and natural-log LSE are the same here and there; the dropout mask of a s
 backward is deterministic in any case. tilewise.install_as_flash_attn() puts these where `import flash_attn` finds them.
 """
 
-from ._cache import append_as
-from .rotary import apply_rotary_emb
-from .torch import attention, int32, rows, torch
+from ._flash_cache import over_cache
+from ._torch_arguments import tensor
+from .torch import attention, torch
 
 __all__ = ["flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
            "flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func", "flash_attn_with_kvcache"]
@@ -54,7 +54,7 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
     if block_table is None:
         keys = {"cu_seqlens_kv": cu_seqlens_k, "seqlen_kv": int(max_seqlen_k)}
     else:
-        keys = {"kv_lengths": cu_seqlens_k.diff(), "page_table": block_table}
+        keys = {"kv_lengths": tensor("cu_seqlens_k", cu_seqlens_k).diff(), "page_table": block_table}
     return call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
                 return_attn_probs, cu_seqlens_q=cu_seqlens_q, seqlen_q=int(max_seqlen_q), **keys)
 
@@ -86,63 +86,16 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     k and v [B, Snew, Hkv, D] are first written behind them, in place; with rotary_cos and rotary_sin [rows, R / 2] k is rotated
     before, and q: row by row where causal or windowed, else all rows at the first new position. With block_table [B, pages] the
     caches are pages [num_pages, page_size, Hkv, D] of any size; with cache_batch_idx [B] those sequences of larger caches are
-    used. No gradient.
+    used. Where anything is refused nothing is written. No gradient.
     """
     return over_cache("block_table", q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx,
-                      block_table, rotary_interleaved, causal=causal, window_size=tuple(window_size),
-                      softmax_scale=softmax_scale, softcap=softcap, alibi_slopes=alibi_slopes, kv_starts=cache_leftpad,
-                      return_lse=return_softmax_lse)
-
-
-@torch.no_grad()
-def over_cache(table_name, q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, page_table,
-               rotary_interleaved, **options):
-    """Rotates, appends, attends; `options` are tilewise.torch.attention's, `table_name` is what the caller calls page_table."""
-    if isinstance(cache_seqlens, int):
-        of = next(x for x in (page_table, cache_batch_idx, k_cache) if x is not None)
-        cache_seqlens = torch.full((len(of),), cache_seqlens, dtype=torch.int32, device=k_cache.device)
-    if (k is None) != (v is None):
-        raise ValueError(f"{'v' if v is None else 'k'} is missing; accepted: k and v, or neither")
-    if k is not None and cache_seqlens is None:
-        raise ValueError("k and v are given without cache_seqlens; accepted: how many rows of each cache are filled")
-    if rotary_cos is not None:
-        if k is None:
-            raise ValueError("rotary_cos is given without k and v; accepted: rotary embedding of the rows that are appended")
-        turn = (rotary_cos, rotary_sin, rotary_interleaved)
-        if options["causal"] or options["window_size"] != (-1, -1):
-            q = apply_rotary_emb(q, *turn, seqlen_offsets=cache_seqlens)
-        else:  # all rows at one position: as if they were heads of one row
-            q = apply_rotary_emb(q.flatten(1, 2)[:, None], *turn, seqlen_offsets=cache_seqlens).view_as(q)
-    if k is not None:
-        names = {"k": "k_cache", "v": "v_cache", "k_new": "k", "v_new": "v", "starts": "cache_seqlens", "page_table": table_name}
-        append_as(names, k_cache, v_cache, rows(k), rows(v), int32(cache_seqlens), None,
-                  *(None if table is None else rows(table) for table in (rotary_cos, rotary_sin)),
-                  rotary_interleaved and rotary_cos is not None, int32(page_table), int32(cache_batch_idx))
-        cache_seqlens = cache_seqlens + k.shape[1]
-    return attention(q, k_cache, v_cache, kv_lengths=int32(cache_seqlens), page_table=page_table,
-                     cache_batch_idx=cache_batch_idx, **options)
-
-
-REASONS = {
-    "qv": "there is no second product for the scores; concatenate qv to q and v to k",
-    "attention_chunk": "chunked attention is segment ids here: tilewise.torch.attention(segment_ids_q=..., segment_ids_kv=...)",
-    "q_descale": "q is never in 8 bits; a cache in 8 bits is tilewise.attention(k_scales=..., v_scales=...)",
-    "cu_seqlens_k_new": "new keys come as [batch, rows, heads, head_dim]",
-    "rotary_seqlens": "rows are rotated at their place in the cache; rotate them first (tilewise.rotary.apply_rotary_emb)",
-}
-REASONS.update(k_descale=REASONS["q_descale"], v_descale=REASONS["q_descale"])
-
-
-def unserved(**arguments):
-    """Refuses what is given of these, each with its reason."""
-    given = [f"{name}: {REASONS[name]}" for name, value in arguments.items() if value is not None]
-    if given:
-        raise NotImplementedError("tilewise does not serve " + "; ".join(given))
+                      block_table, rotary_interleaved, cache_leftpad, return_softmax_lse, causal, window_size, softmax_scale,
+                      softcap, alibi_slopes=alibi_slopes)
 
 
 def call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
          **packed):
-    options = dict(packed, causal=causal, window_size=tuple(window_size), softmax_scale=softmax_scale, softcap=softcap,
+    options = dict(packed, causal=causal, window_size=window_size, softmax_scale=softmax_scale, softcap=softcap,
                    alibi_slopes=alibi_slopes)
     state = None
     if dropout_p:

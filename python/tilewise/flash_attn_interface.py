@@ -4,19 +4,26 @@ They differ from version 2's in the order of their arguments and in having no dr
 scheduler_metadata steer that library's kernels and change no result; here they change nothing.
 """
 
-from .flash_attn import over_cache, unserved
-from .torch import attention, int32
+from ._attention import merge
+from ._flash_cache import descales, over_cache, unserved
+from ._frameworks import describe
+from ._torch_arguments import int32
+from .torch import attention, torch
 
-__all__ = ["flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"]
+__all__ = ["flash_attn_combine", "flash_attn_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
+           "flash_attn_with_kvcache", "get_scheduler_metadata"]
 
 
 def flash_attn_func(q, k, v, softmax_scale=None, causal=False, qv=None, q_descale=None, k_descale=None, v_descale=None,
                     window_size=(-1, -1), attention_chunk=0, softcap=0.0, num_splits=1, pack_gqa=None, deterministic=False,
                     sm_margin=0, return_attn_probs=False):
-    """q [B, Sq, Hq, D], k [B, Skv, Hkv, D], v [B, Skv, Hkv, Dv]. Returns o, or (o, lse [B, Hq, Sq])."""
-    unserved(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, attention_chunk=attention_chunk or None)
-    return attention(q, k, v, causal=causal, window_size=tuple(window_size), softmax_scale=softmax_scale, softcap=softcap,
-                     deterministic=deterministic, return_lse=return_attn_probs)
+    """q [B, Sq, Hq, D], k [B, Skv, Hkv, D], v [B, Skv, Hkv, Dv]. Returns o, or (o, lse [B, Hq, Sq]).
+
+    k and v may be float8_e4m3fn with q in 16 bits or fp32; k_descale and v_descale [B, Hkv] are then their scales. No gradient.
+    """
+    unserved(qv=qv, q_descale=q_descale, attention_chunk=attention_chunk or None)
+    return attention(q, k, v, causal=causal, window_size=window_size, softmax_scale=softmax_scale, softcap=softcap,
+                     deterministic=deterministic, return_lse=return_attn_probs, **descales(k, k_descale, v_descale, len(k)))
 
 
 def flash_attn_qkvpacked_func(qkv, softmax_scale=None, causal=False, q_descale=None, k_descale=None, v_descale=None,
@@ -40,11 +47,12 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
                            window_size=(-1, -1), attention_chunk=0, softcap=0.0, num_splits=1, pack_gqa=None,
                            deterministic=False, sm_margin=0, return_attn_probs=False):
     """q [total_q, Hq, D], k and v [total_k, Hkv, D]; cu_seqlens int32 [B + 1]; seqused int32 [B]: rows in use of each."""
-    unserved(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, attention_chunk=attention_chunk or None)
-    return attention(q, k, v, causal=causal, window_size=tuple(window_size), softmax_scale=softmax_scale, softcap=softcap,
+    unserved(qv=qv, q_descale=q_descale, attention_chunk=attention_chunk or None)
+    return attention(q, k, v, causal=causal, window_size=window_size, softmax_scale=softmax_scale, softcap=softcap,
                      cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_k, seqlen_q=int(max_seqlen_q),
-                     seqlen_kv=int(max_seqlen_k), q_lengths=int32(seqused_q), kv_lengths=int32(seqused_k),
-                     deterministic=deterministic, return_lse=return_attn_probs)
+                     seqlen_kv=int(max_seqlen_k), q_lengths=int32("seqused_q", seqused_q),
+                     kv_lengths=int32("seqused_k", seqused_k), deterministic=deterministic, return_lse=return_attn_probs,
+                     **descales(k, k_descale, v_descale, 0 if cu_seqlens_k is None else len(cu_seqlens_k) - 1))
 
 
 def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, qv=None, rotary_cos=None, rotary_sin=None,
@@ -53,10 +61,48 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, qv=None, rotary
                             q_descale=None, k_descale=None, v_descale=None, softmax_scale=None, causal=False,
                             window_size=(-1, -1), attention_chunk=0, softcap=0.0, rotary_interleaved=True,
                             scheduler_metadata=None, num_splits=0, pack_gqa=None, sm_margin=0, return_softmax_lse=False):
-    """As tilewise.flash_attn's, with this version's order; q may be packed, [total_q, Hq, D] with cu_seqlens_q, if not rotated."""
-    unserved(qv=qv, cu_seqlens_k_new=cu_seqlens_k_new, rotary_seqlens=rotary_seqlens,
-             q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, attention_chunk=attention_chunk or None)
-    return over_cache("page_table", q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx,
-                      page_table, rotary_interleaved, causal=causal, window_size=tuple(window_size),
-                      softmax_scale=softmax_scale, softcap=softcap, kv_starts=cache_leftpad, cu_seqlens_q=cu_seqlens_q,
-                      seqlen_q=int(max_seqlen_q or 0), return_lse=return_softmax_lse)
+    """As tilewise.flash_attn's, with this version's order; q may be packed, [total_q, Hq, D] with cu_seqlens_q, if not rotated.
+
+    Caches may be float8_e4m3fn, k_descale and v_descale [B, Hkv] their scales where no page_table or cache_batch_idx is given; k and
+    v, in 16 bits or fp32, are divided by them and rounded. With return_softmax_lse: (o, lse, two empty tensors), as keys are
+    never split where the caller sees it.
+    """
+    unserved(qv=qv, cu_seqlens_k_new=cu_seqlens_k_new, rotary_seqlens=rotary_seqlens, q_descale=q_descale,
+             attention_chunk=attention_chunk or None)
+    blocks = not (page_table is cache_batch_idx is None)
+    result = over_cache("page_table", q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx,
+                        page_table, rotary_interleaved, cache_leftpad, return_softmax_lse, causal, window_size, softmax_scale,
+                        softcap, int(max_seqlen_q or 0), cu_seqlens_q=cu_seqlens_q,
+                        **descales(k_cache, k_descale, v_descale, len(k_cache), blocks))
+    return (*result, q.new_empty(0, dtype=torch.float32), q.new_empty(0, dtype=torch.float32)) if return_softmax_lse else result
+
+
+def flash_attn_combine(out_partial, lse_partial, out=None, out_dtype=None):
+    """Attention over parts of the keys, out_partial fp32 [parts, B, Sq, H, Dv] and lse_partial fp32 [parts, B, Sq, H], as one.
+
+    Returns o [B, Sq, H, Dv] in out_dtype (None: fp32), written to `out` where given, and lse fp32 [B, Sq, H]. No gradient.
+    """
+    for name, x, rank in (("out_partial", out_partial, 5), ("lse_partial", lse_partial, 4)):
+        if not isinstance(x, torch.Tensor) or x.dtype != torch.float32 or x.dim() != rank or x.shape[:4] != out_partial.shape[:4]:
+            raise ValueError(f"{name} is {describe(x)}; accepted: fp32 [parts, batch, seqlen, heads, head_dim] and [parts, batch, "
+                             "seqlen, heads]")
+    with torch.no_grad():
+        o = torch.zeros_like(out_partial[0], memory_format=torch.contiguous_format)
+        lse = lse_partial.new_full(lse_partial[0].transpose(1, 2).shape, -torch.inf)
+        for part, part_lse in zip(out_partial, lse_partial):
+            merge(o, lse, part.detach().contiguous(), part_lse.detach().transpose(1, 2).contiguous())
+        if out is None:
+            out = o.to(out_dtype or torch.float32)
+        elif out.shape != o.shape or out_dtype not in (None, out.dtype):
+            raise ValueError(f"out is {describe(out)}; accepted: {list(o.shape)} in {out_dtype or 'fp32 or 16 bits'}")
+        else:
+            out.copy_(o)
+    return out, lse.transpose(1, 2)
+
+
+def get_scheduler_metadata(batch_size, max_seqlen_q, max_seqlen_k, num_heads_q, num_heads_kv, headdim, cache_seqlens,
+                           qkv_dtype=torch.bfloat16, headdim_v=None, cu_seqlens_q=None, cu_seqlens_k_new=None, cache_leftpad=None,
+                           page_size=None, max_seqlen_k_new=0, causal=False, window_size=(-1, -1), attention_chunk=0,
+                           has_softcap=False, num_splits=0, pack_gqa=None, sm_margin=0):
+    """int32 [1] on cache_seqlens' device: tilewise plans by itself, and scheduler_metadata=, of any value, changes nothing."""
+    return torch.zeros(1, dtype=torch.int32, device=cache_seqlens.device)

@@ -30,3 +30,83 @@ def apply_rotary_emb(x, cos, sin, interleaved=False, inplace=False, seqlen_offse
     turned = (turned * c + rotate_half(turned, interleaved) * s).to(x.dtype)
     result = torch.cat((turned, rest), dim=-1) if rest.shape[-1] else turned
     return x.copy_(result) if inplace else result
+
+
+apply_rotary_emb_func = apply_rotary_emb
+
+
+def apply_rotary_emb_torch(x, cos, sin, interleaved=False):
+    """x [B, S, H, D], cos and sin [S, R / 2] or [B, S, R / 2], a row of them for each of x."""
+    if cos.dim() == 2:
+        return apply_rotary_emb(x, cos, sin, interleaved)
+    return torch.stack([apply_rotary_emb(row[None], c, s, interleaved)[0] for row, c, s in zip(x, cos, sin)])
+
+
+def apply_rotary_emb_qkv_(qkv, cos, sin, cos_k=None, sin_k=None, interleaved=False, seqlen_offsets=0, num_heads_q=None):
+    """q and k of qkv [B, S, 3, H, D], or [B, S, Hq + 2 Hkv, D] with num_heads_q, in place; k by cos_k and sin_k where given."""
+    if qkv.dim() == 5:
+        q, k = qkv[:, :, 0], qkv[:, :, 1]
+    else:
+        if num_heads_q is None or (qkv.shape[2] - num_heads_q) % 2:
+            raise ValueError(f"qkv has shape {list(qkv.shape)} and num_heads_q is {num_heads_q}; accepted: [batch, seqlen, 3, heads, "
+                             "head_dim], or [batch, seqlen, num_heads_q + 2 heads_kv, head_dim]")
+        heads_kv = (qkv.shape[2] - num_heads_q) // 2
+        q, k = qkv[:, :, :num_heads_q], qkv[:, :, num_heads_q:num_heads_q + heads_kv]
+    apply_rotary_emb(q, cos, sin, interleaved, True, seqlen_offsets)
+    apply_rotary_emb(k, cos if cos_k is None else cos_k, sin if sin_k is None else sin_k, interleaved, True, seqlen_offsets)
+    return qkv
+
+
+def apply_rotary_emb_kv_(kv, cos, sin, interleaved=False, seqlen_offsets=0):
+    """k of kv [B, S, 2, H, D], in place."""
+    apply_rotary_emb(kv[:, :, 0], cos, sin, interleaved, True, seqlen_offsets)
+    return kv
+
+
+class RotaryEmbedding(torch.nn.Module):
+    """Angles position * base^(-2c / dim) of pair c, and with scale_base XPos' growth: q times, k over ((2c + 0.4 dim) /
+    (1.4 dim))^((position - seqlen // 2) / scale_base). Tables are made in fp32, kept in the input's type."""
+
+    def __init__(self, dim, base=10000.0, interleaved=False, scale_base=None, device=None):
+        super().__init__()
+        self.dim, self.base, self.interleaved, self.scale_base = dim, float(base), interleaved, scale_base
+        pairs = torch.arange(0, dim, 2, device=device, dtype=torch.float32)
+        self.register_buffer("inv_freq", self.base ** (-pairs / dim), persistent=False)
+        self.register_buffer("scale", None if scale_base is None else (pairs + 0.4 * dim) / (1.4 * dim), persistent=False)
+        self._seq_len_cached = 0
+        self._cos_cached = self._sin_cached = self._cos_k_cached = self._sin_k_cached = None
+
+    def _update_cos_sin_cache(self, seqlen, device=None, dtype=None):
+        made = self._cos_cached
+        if made is not None and seqlen <= self._seq_len_cached and (made.device, made.dtype) == (torch.device(device), dtype) and not (
+                self.training and made.is_inference()):
+            return
+        self._seq_len_cached = seqlen
+        # A model in 16 bits has its buffers in 16 bits, too few for angles.
+        pairs = torch.arange(0, self.dim, 2, device=device, dtype=torch.float32)
+        at = torch.arange(seqlen, device=device, dtype=torch.float32)
+        angles = torch.outer(at, self.base ** (-pairs / self.dim))
+        cos, sin = angles.cos(), angles.sin()
+        if self.scale_base is None:
+            self._cos_cached, self._sin_cached = cos.to(dtype), sin.to(dtype)
+            return
+        growth = ((pairs + 0.4 * self.dim) / (1.4 * self.dim)) ** ((at - seqlen // 2) / self.scale_base)[:, None]
+        self._cos_cached, self._sin_cached = (cos * growth).to(dtype), (sin * growth).to(dtype)
+        self._cos_k_cached, self._sin_k_cached = (cos / growth).to(dtype), (sin / growth).to(dtype)
+
+    def forward(self, qkv, kv=None, seqlen_offset=0, max_seqlen=None, num_heads_q=None):
+        """qkv of apply_rotary_emb_qkv_(), or q [B, S, H, D] with kv [B, S, 2, H, D]; in place. Returns qkv, or (q, kv).
+
+        Offsets in a tensor [B] need max_seqlen, the tables' length, unless an earlier call has made them long enough.
+        """
+        longest = qkv.shape[1] + seqlen_offset if isinstance(seqlen_offset, int) else None
+        if max_seqlen is not None or longest is not None:
+            self._update_cos_sin_cache(longest if max_seqlen is None else max_seqlen, qkv.device, qkv.dtype)
+        elif self._cos_cached is None:
+            raise ValueError("seqlen_offset is a tensor without max_seqlen; accepted: max_seqlen, the longest position and 1")
+        cos, sin = self._cos_cached, self._sin_cached
+        cos_k, sin_k = (cos, sin) if self.scale_base is None else (self._cos_k_cached, self._sin_k_cached)
+        if kv is None:
+            return apply_rotary_emb_qkv_(qkv, cos, sin, cos_k, sin_k, self.interleaved, seqlen_offset, num_heads_q)
+        q = apply_rotary_emb(qkv, cos, sin, self.interleaved, True, seqlen_offset)
+        return q, apply_rotary_emb_kv_(kv, cos_k, sin_k, self.interleaved, seqlen_offset)

@@ -6,7 +6,6 @@ flash_attn's functions are in `tilewise.flash_attn` and `tilewise.flash_attn_int
 `torch.nn.attention.activate_flash_attention_impl("tilewise")`, on CUDA tensors.
 """
 
-from functools import lru_cache
 from typing import Any
 
 try:
@@ -20,8 +19,8 @@ try:
 except ImportError:  # before torch 2.3
     CausalBias = None
 
-from ._arguments import position, window
-from ._core import BOTTOM_RIGHT
+from ._arguments import flag
+from ._torch_arguments import LEAST, MOST, check_rows, int32, numbers_of, rows, tensor
 from ._torch_ops import apply, apply_plain
 from ._torch_sdpa import register
 
@@ -37,11 +36,13 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, layout: str = "bshd", causal: 
               segment_ids_q: Tensor | None = None, segment_ids_kv: Tensor | None = None, kv_ranges: Tensor | None = None,
               alibi_slopes: Tensor | None = None, sinks: Tensor | None = None, dropout_p: float = 0.0,
               dropout_state: Tensor | None = None, generator: torch.Generator | None = None,
-              batch_invariant: bool = False, deterministic: bool = False, return_lse: bool = False) -> Any:
+              batch_invariant: bool = False, deterministic: bool = False, k_scales: Tensor | None = None,
+              v_scales: Tensor | None = None, scale_rows: int = 0, return_lse: bool = False) -> Any:
     """tilewise.attention() for tensors, with gradients of q, k, v, bias and sinks, also through lse.
 
     Arguments and shapes are those of tilewise.attention(), with these differences:
-    - lengths and offsets may be of any integer type, sinks of any float type, q, k and v of any strides;
+    - lengths, indices and offsets may be of any integer type, sinks of any float type, q, k and v of any strides. What int32
+      cannot hold is refused on the CPU; on a device, which nothing waits for, it becomes the nearest that int32 holds;
     - under autocast q, k, v and bias are cast to its type;
     - dropout_p draws its seed from `generator`, or torch's own; dropout_state int64 [2] gives it;
     - `deterministic` or torch.use_deterministic_algorithms asks for a deterministic backward (the CPU's always is).
@@ -53,54 +54,45 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, layout: str = "bshd", causal: 
     >>> v.grad[0, :, 0, 0].tolist()
     [1.5, 0.5]
     """
-    if layout not in ("bshd", "bhsd"):
-        raise ValueError(f'layout is {layout!r}; accepted: "bshd" [batch, seqlen, heads, head_dim], "bhsd"')
+    check_rows(q, k, v)
+    if return_lse is not True and return_lse is not False:
+        return_lse = flag("return_lse", return_lse)
     if torch.is_autocast_enabled("cuda" if q.is_cuda else q.device.type):
         to = torch.get_autocast_dtype(q.device.type)
-        q, k, v = q.to(to), k.to(to), v.to(to)
-        bias = None if bias is None else bias.to(to)
+        q = q.to(to)
+        k, v = (x if x.dtype in STORED else x.to(to) for x in (k, v))
+        bias = None if bias is None else tensor("bias", bias).to(to)
     offsets = q_offset if isinstance(q_offset, torch.Tensor) else None
-    given = causal, None if offsets is not None else q_offset, offsets is not None, window_size
-    if q_offset is window_size is None and (causal is True or causal is False):
-        where, offset, left, right = BOTTOM_RIGHT, 0, -1, -1
-    elif torch.compiler.is_compiling():  # which does not look into a cache
-        causal, where, offset, left, right = band(*given)
-    else:
-        try:
-            causal, where, offset, left, right = cached_band(*given)
-        except TypeError:  # a list, or wrong: then this says how
-            causal, where, offset, left, right = band(*given)
+    numbers = numbers_of(layout, causal, None if offsets is not None else q_offset, offsets is not None, window_size,
+                         softmax_scale, softcap, dropout_p, seqlen_q, seqlen_kv, deterministic, batch_invariant, scale_rows)
     if dropout_p and dropout_state is None:
         dropout_state = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=q.device, generator=generator)
     if not 1 == q.stride(-1) == k.stride(-1) == v.stride(-1):
         q, k, v = rows(q), rows(k), rows(v)
-    numbers = (layout == "bhsd", offset, bool(causal), where, left, right, softmax_scale, float(softcap), float(dropout_p), seqlen_q,
-               seqlen_kv, deterministic or torch.are_deterministic_algorithms_enabled(), batch_invariant)
     if (bias is sinks is mask is q_lengths is kv_lengths is kv_starts is offsets is page_table is cache_batch_idx is cu_seqlens_q
-            is cu_seqlens_kv is segment_ids_q is segment_ids_kv is kv_ranges is alibi_slopes is dropout_state is None):
+            is cu_seqlens_kv is segment_ids_q is segment_ids_kv is kv_ranges is alibi_slopes is dropout_state is k_scales
+            is v_scales is None):
         o, lse = apply_plain(return_lse, q, k, v, *numbers)
     else:
-        o, lse = apply(return_lse, q, k, v, bias, None if sinks is None else sinks.float(), mask, int32(q_lengths),
-                       int32(kv_lengths), int32(kv_starts), int32(offsets), int32(page_table), int32(cache_batch_idx),
-                       cu_seqlens_q, cu_seqlens_kv, int32(segment_ids_q), int32(segment_ids_kv), int32(kv_ranges),
-                       alibi_slopes, dropout_state, *numbers)
+        if not (k_scales is v_scales is None) and torch.is_grad_enabled() and any(
+                x is not None and x.requires_grad for x in (q, k, v, tensor("bias", bias), tensor("sinks", sinks))):
+            raise ValueError("q, bias or sinks wants a gradient, and a cache with k_scales and v_scales gives none; accepted: "
+                             "detached tensors, or a call under torch.no_grad()")
+        o, lse = apply(return_lse, q, k, v, tensor("bias", bias), fp32("sinks", sinks), tensor("mask", mask),
+                       int32("q_lengths", q_lengths), int32("kv_lengths", kv_lengths), int32("kv_starts", kv_starts),
+                       int32("q_offset", offsets), int32("page_table", page_table), int32("cache_batch_idx", cache_batch_idx),
+                       tensor("cu_seqlens_q", cu_seqlens_q), tensor("cu_seqlens_kv", cu_seqlens_kv),
+                       int32("segment_ids_q", segment_ids_q, LEAST), int32("segment_ids_kv", segment_ids_kv, MOST),
+                       int32("kv_ranges", kv_ranges), tensor("alibi_slopes", alibi_slopes),
+                       tensor("dropout_state", dropout_state), fp32("k_scales", k_scales), fp32("v_scales", v_scales), *numbers)
     return (o, lse) if return_lse else o
 
 
-def band(causal, q_offset, is_array, window_size):
-    """causal, position, offset, left, right."""
-    return *position(causal, q_offset, is_array), *window(window_size)
+STORED = (torch.int8, torch.float8_e4m3fn) if hasattr(torch, "float8_e4m3fn") else (torch.int8,)  # a cache stays as it is
 
 
-cached_band = lru_cache(maxsize=64)(band)
-
-
-def rows(x):
-    return x.contiguous() if x.shape[-1] > 1 and x.stride(-1) != 1 else x
-
-
-def int32(x):
-    return None if x is None else x.to(torch.int32)
+def fp32(name, x):
+    return None if x is None else tensor(name, x).float()
 
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,

@@ -275,6 +275,12 @@ Status check_append(const tilewise_context& context, const tilewise_append& appe
   return check_device_values(append.k.device_index, *params, check_targets);
 }
 
+// What is appended to is what is read.
+Status check_cache_is_read(const tilewise_append& append, const tilewise_tensors& tensors) {
+  if (append.k.data == tensors.k.data && append.v.data == tensors.v.data) return {};
+  return wrong("append writes another k or v than tensors hold; accepted: the cache that is read");
+}
+
 Status run_append(const tilewise_context& context, const tilewise_append& append, const AppendParams& params,
                   void* stream) {
   if (append.k.device_kind == TILEWISE_CUDA) return cuda::append(append.k.device_index, stream, params);
@@ -311,11 +317,30 @@ tilewise_code tilewise_append_forward(tilewise_context* context, const tilewise_
     if (!plan) return null_argument("plan");
     if (!append) return null_argument("append");
     if (!tensors) return null_argument("tensors");
-    if (append->k.data != tensors->k.data || append->v.data != tensors->v.data)
-      return wrong("append writes another k or v than tensors hold; accepted: the cache that is read");
+    if (Status s = check_cache_is_read(*append, *tensors); !s.ok()) return s;
     AppendParams params;
     if (Status s = check_append(*context, *append, stream, &params); !s.ok()) return s;
     return run_forward(*context, *plan, *tensors, workspace, stream,
                        [&] { return run_append(*context, *append, params, stream); });
+  });
+}
+
+tilewise_code tilewise_append_attention(tilewise_context* context, const tilewise_append* append,
+                                        const tilewise_problem* options, const tilewise_tensors* tensors,
+                                        void* stream, tilewise_error* error) {
+  using namespace tilewise;
+  return guarded(error, [&]() -> Status {
+    if (!context) return null_argument("context");
+    if (!append) return null_argument("append");
+    if (!options) return null_argument("options");
+    if (!tensors) return null_argument("tensors");
+    if (options->direction != TILEWISE_FORWARD)
+      return wrong(
+          cat("options.direction is ", options->direction, "; accepted: 0 (forward), with new rows"));
+    if (Status s = check_cache_is_read(*append, *tensors); !s.ok()) return s;
+    AppendParams params;
+    if (Status s = check_append(*context, *append, stream, &params); !s.ok()) return s;
+    return run_attention(*context, *options, *tensors, stream,
+                         [&] { return run_append(*context, *append, params, stream); });
   });
 }

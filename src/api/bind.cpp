@@ -5,6 +5,7 @@
 
 #include "api/call_sizes.h"
 #include "core/dropout.h"
+#include "core/problem_fields.h"
 #include "core/text.h"
 #include "core/validate.h"
 
@@ -348,7 +349,7 @@ Status bind_backward(const tilewise_problem& p, Place place, const tilewise_tens
     b.stats(out->dlse, "dlse", t.dlse, Access::input);
   b.dropout(*out, t);
   out->accumulate = p.accumulate != 0;
-  out->deterministic = p.deterministic != 0;
+  out->deterministic = orders_sums(p);
   bind_gradients(b, p, t, out);
   if (b.checks().ok()) b.checks().overlaps();
   return b.checks().take_status();

@@ -18,6 +18,10 @@ bool needs_workspace(const Kernel& kernel, const tilewise_plan& plan);
 Status run_forward(const tilewise_context& context, const tilewise_plan& plan,
                    const tilewise_tensors& tensors, tilewise_workspace workspace, void* stream,
                    const std::function<Status()>& before = nullptr);
+// The one-call form: plan from the cache, workspace from the pool.
+Status run_attention(const tilewise_context& context, const tilewise_problem& options,
+                     const tilewise_tensors& tensors, void* stream,
+                     const std::function<Status()>& before = nullptr);
 Status run_backward(const tilewise_context& context, const tilewise_plan& plan,
                     const tilewise_tensors& tensors, tilewise_workspace workspace, void* stream);
 

@@ -87,5 +87,8 @@ inline uint64_t problem_hash(const tilewise_problem& p) {
   return hash;
 }
 
+// Whether sums of backward have one order: what `batch_invariant` asks for, and so more than `deterministic`.
+inline bool orders_sums(const tilewise_problem& p) { return p.deterministic != 0 || p.batch_invariant != 0; }
+
 }  // namespace tilewise
 #endif  // TILEWISE_CORE_PROBLEM_FIELDS_H_

@@ -6,6 +6,7 @@
 
 #include "core/cache.h"
 #include "core/cost.h"
+#include "core/problem_fields.h"
 #include "core/text.h"
 #include "cuda/packed_heads.h"
 
@@ -13,6 +14,12 @@ namespace tilewise::cuda {
 namespace {
 
 std::string capability_text(uint64_t capability) { return cat(capability / 10, ".", capability % 10); }
+
+// Rows of backward know `deterministic` alone, in a problem as in a call.
+Problem as_rows_know(Problem p) {
+  p.deterministic = orders_sums(p) ? 1 : 0;
+  return p;
+}
 
 // Empty where code of `target` runs on the capability.
 std::string refuses_capability(Target target, uint64_t capability) {
@@ -112,7 +119,7 @@ Walk walk_of(const Kernel& kernel, const Problem& p) {
 // Fitted to what rows take of a multiprocessor for a piece of n steps (docs/performance/forward_short.md).
 double piece_seconds(const Kernel& kernel) {
   const Facts& facts = facts_of(kernel);
-  if (facts.packs_heads) return (0.7e-6 + 1.1e-6 * facts.head_dim / 64.0) / facts.blocks;
+  if (facts.packs_heads) return 2.2e-6 / facts.blocks;
   const bool small_blocks = kernel.target == Target::sm90 && facts.blocks > 1;
   return (small_blocks ? 0.1e-6 : 0.4e-6) + 0.5e-6 * kernel.tile_m / 64.0;
 }
@@ -160,7 +167,7 @@ std::string refuses(const Kernel& kernel, const Problem& p, const DeviceInfo& de
       return cat("has no code for ", feature, "; a row with score general has");
   }
   if (kernel.op == Op::backward) {
-    if (const char* rule = facts.cannot(p)) return rule;
+    if (const char* rule = facts.cannot(as_rows_know(p))) return rule;
   }
   if (kernel.target != Target::simt) {
     if (std::string text = refuses_dtypes(kernel, p); !text.empty()) return text;
@@ -181,7 +188,7 @@ Schedule schedule(const Kernel& kernel, const Problem&, const DeviceInfo&, int) 
 }
 
 int64_t scratch_bytes(const Kernel& kernel, const Problem& p, const Schedule&) {
-  return kernel.op == Op::backward ? facts_of(kernel).scratch(p) : 0;
+  return kernel.op == Op::backward ? facts_of(kernel).scratch(as_rows_know(p)) : 0;
 }
 
 Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& device, const Schedule&) {
@@ -218,15 +225,15 @@ Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& devi
   // What starting and ending a piece of work costs a multiprocessor beside its products, and more where
   // pieces of a persistent block differ in length (docs/performance/forward_short.md).
   const bool starts = padded && kernel.op == Op::forward;
-  const double uneven = facts.blocks == 1 && !even ? 1.25 : 1.0;
+  const double uneven = even ? 1.0 : facts.packs_heads ? 1.6 : facts.blocks == 1 ? 1.25 : 1.0;
   const double piece = starts ? piece_seconds(kernel) * uneven : 0.0;
-  // A block alone on its multiprocessor is faster than its share of it.
+  // A block alone on its multiprocessor is faster than its share of it, and a team still more.
   const double alone = starts && kernel.target == Target::sm90 && e.waves * facts.blocks <= 1.0
-                           ? std::min(1.0, 2.0 / facts.blocks)
+                           ? std::min(1.0, (facts.packs_heads ? 1.15 : 2.0) / facts.blocks)
                            : 1.0;
   // Blocks that stay begin slowly: with a producer, of teams with two pieces at once.
   const bool stays = starts && kernel.target == Target::sm90 && (facts.blocks == 1 || facts.packs_heads);
-  const double begin = facts.packs_heads ? 3.5e-6 : stays ? 1e-6 : 0.0;
+  const double begin = facts.packs_heads ? 1.3e-6 : stays ? 1e-6 : 0.0;
   // Of the bandwidth, where heads share tiles: one block walks all keys of a head.
   const double share = walk.readers < static_cast<double>(p.heads_q) ? 0.75 : 1.0;
   e.seconds = kLaunchSeconds + begin +

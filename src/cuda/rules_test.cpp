@@ -125,6 +125,33 @@ TEST(CudaRules, BackwardScratchIsLinearInTheLength) {
   }
 }
 
+// Sums whose order does not depend on the batch are sums in a fixed order: rows that count what a problem
+// asks for see both alike.
+TEST(CudaRules, BatchInvariantBackwardsAreOrdered) {
+  const auto bytes = [](const char* kernel, bool deterministic, bool invariant) {
+    Problem p = backward_problem();
+    p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = p.dtype_dout = p.dtype_dq = p.dtype_dk = p.dtype_dv =
+        TILEWISE_BF16;
+    p.head_dim = p.head_dim_v = 128;
+    p.deterministic = deterministic;
+    p.batch_invariant = invariant;
+    Limits limits;
+    limits.kernel = kernel;
+    const auto made = plan(p, made_up_device(), limits);
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    return made ? made->workspace_bytes : 0;
+  };
+  const char* wgmma = "backward_sm90_bf16_d128_64x128_simple";
+  EXPECT_GT(bytes(wgmma, true, false), bytes(wgmma, false, false));  // the turns of each tile
+  EXPECT_EQ(bytes(wgmma, false, true), bytes(wgmma, true, false));
+  cuda::Facts facts;
+  const Kernel unordered = simple_backward(&facts);
+  Problem p = backward_problem();
+  p.batch_invariant = 1;
+  EXPECT_EQ(cuda::refuses(unordered, p, made_up_device()), "adds in any order");
+  EXPECT_NE(explain(p, made_up_device()).find("gradients are summed in a fixed order"), std::string::npos);
+}
+
 // What every GPU has takes everything, deterministic too, in scratch of one number a row and head.
 TEST(CudaRules, TheSimtBackwardTakesAll) {
   Problem p = backward_problem(16384);
@@ -219,6 +246,34 @@ TEST(CudaRules, TheFastestRowThatADeviceHasIsTaken) {
   const std::string reasons = explain(masked, made_up_device(75));
   EXPECT_NE(reasons.find("needs compute capability 8.0 or more; this device has 7.5"), std::string::npos)
       << reasons;
+}
+
+// Pieces of work of few steps go to the teams, which hide their starts and ends, and so do windows, where
+// what little a team's 64 rows see beside the window counts; long ones to the tall tile.
+TEST(CudaRules, ShortPiecesGoToTeamsAndLongOnesToTheTallTile) {
+  const std::string teams = "forward_sm90_bf16_d64_128x64_t2_simple";
+  const std::string tall = "forward_sm90_bf16_d64_192x128_s2_simple";
+  Problem p = problem();
+  p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = TILEWISE_BF16;
+  const auto taken = [&](int64_t batch, int64_t seqlen) {
+    p.batch = batch;
+    p.seqlen_q = p.seqlen_kv = seqlen;
+    return chosen(p, 90);
+  };
+  EXPECT_EQ(taken(64, 128), teams);
+  EXPECT_EQ(taken(512, 128), teams);
+  EXPECT_EQ(taken(64, 256), teams);
+  EXPECT_EQ(taken(512, 256), teams);
+  EXPECT_EQ(taken(64, 512), teams);
+  EXPECT_EQ(taken(16, 2048), tall);
+  EXPECT_EQ(taken(4, 8192), tall);
+  p.causal = 1;
+  EXPECT_EQ(taken(64, 512), teams);
+  EXPECT_EQ(taken(4, 8192), tall);
+  p.window_left = 1023;
+  p.heads_q = 64;
+  p.heads_kv = 8;
+  EXPECT_EQ(taken(1, 32768), teams);
 }
 
 // Heads of a group that have few queries share tiles: of eight heads with 16 queries each one is left of

@@ -137,10 +137,14 @@ bool plan_equal(const tilewise_plan& a, const tilewise_plan& b) {
 std::string explain(const PlanRequest& r) {
   const Choice choice = choose(r);
   if (choice.candidates.empty()) return choice.status.message() + "\n";
-  std::string text =
-      cat("problem: ", print_problem(r.problem), "\n         ", number_text(operations(r.problem) * 1e-9),
-          " Gflop over visible pairs, ", bytes_text(ideal_bytes(r.problem)),
-          " if each tensor is moved once\n", "device:  ", device_text(r.device), "\n");
+  std::string text = cat("problem: ", print_problem(r.problem), "\n         ",
+                         number_text(operations(r.problem) * 1e-9), " Gflop over visible pairs, ",
+                         bytes_text(ideal_bytes(r.problem)), " if each tensor is moved once\n");
+  if (r.problem.batch_invariant) {
+    text += "         batch-invariant: ranked for one sequence of 1024 queries and keys, without tuning";
+    text += r.problem.direction == TILEWISE_BACKWARD ? "; gradients are summed in a fixed order\n" : "\n";
+  }
+  text += cat("device:  ", device_text(r.device), "\n");
   size_t width = 0;
   for (const Candidate& c : choice.candidates) width = std::max(width, std::strlen(c.kernel->name));
   int rank = 0;

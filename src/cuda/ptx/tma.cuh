@@ -33,12 +33,30 @@ __device__ __forceinline__ void tma_load(void* s_to, const TensorMap* map, Mbarr
       : "memory");
 }
 
+// From shared memory, which fence_async_shared has made visible; elements outside the tensor are not written.
+// In the thread's open bulk group.
+__device__ __forceinline__ void tma_store(const TensorMap* map, const void* s_from, int32_t column,
+                                          int32_t row, int32_t head, int32_t batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(
+          reinterpret_cast<uint64_t>(map)),
+      "r"(shared_address(s_from)), "r"(column), "r"(row), "r"(head), "r"(batch)
+      : "memory");
+}
+
 // Adds `bytes` of fp32 from shared to global memory, both 16-byte aligned; in the thread's open bulk group.
 __device__ __forceinline__ void bulk_add(float* g_to, const float* s_from, uint32_t bytes) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
                    reinterpret_cast<uint64_t>(g_to)),
                "r"(shared_address(s_from)), "r"(bytes)
                : "memory");
+}
+// Copies them instead.
+__device__ __forceinline__ void bulk_store(float* g_to, const float* s_from, uint32_t bytes) {
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(reinterpret_cast<uint64_t>(g_to)),
+      "r"(shared_address(s_from)), "r"(bytes)
+      : "memory");
 }
 __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 

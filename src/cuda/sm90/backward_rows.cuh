@@ -1,9 +1,13 @@
 // What goes before and after the backward kernel proper, a block for each query tile of each head: before,
 // D = rowsum(dO o O) - dlse and zeros for the sums of dQ; after, the sums out of their fragment order into
-// dq.
+// dq. Both live by the rate of memory: every byte that a thread reads is on its way before it uses the first.
+//
+// The three kernels overlap at their ends (ptx/grid.cuh). Each lets the next begin only after its own wait,
+// so that what came before the call is done before any of the three begins.
 #ifndef TILEWISE_CUDA_SM90_BACKWARD_ROWS_H_
 #define TILEWISE_CUDA_SM90_BACKWARD_ROWS_H_
 
+#include "cuda/ptx/grid.cuh"
 #include "cuda/sm90/backward_args.cuh"
 #include "cuda/sm90/backward_wide_config.cuh"
 #include "cuda/support/element.cuh"
@@ -14,80 +18,158 @@ namespace tilewise::sm90 {
 constexpr int kRowThreads = 256;
 
 // Calls visit(sequence, batch, head, tile) for the block's tiles. A packed sequence that is longer than the
-// plan's bound has further ones.
+// plan's bound has further ones. From the last head to the first: the kernel proper goes from the first to
+// the last, so that each finds in the L2 what the one before it touched last.
 template <typename C, typename Visit>
 __device__ __forceinline__ void for_query_tiles(const BackwardArgs& args, const Visit& visit) {
   const BackwardParams& p = args.params;
   const auto heads = static_cast<uint32_t>(p.heads_q);
-  int tile = static_cast<int>(blockIdx.x % args.tiles_m);
-  const uint32_t rest = blockIdx.x / args.tiles_m;
+  const uint32_t index = gridDim.x - 1 - blockIdx.x;
+  int tile = static_cast<int>(index % args.tiles_m);
+  const uint32_t rest = index / args.tiles_m;
   const int head = static_cast<int>(rest % heads), batch = static_cast<int>(rest / heads);
   const Sequence s = sequence_of(p, batch);
   for (; static_cast<int64_t>(tile) * C::kTileM < s.rows_q; tile += args.tiles_m) visit(s, batch, head, tile);
 }
 
-// Eight products of one row, from column `column`; in fp32.
+template <typename T>
+__device__ __forceinline__ float eight_products(const uint4& a, const uint4& b) {
+  const auto* x = reinterpret_cast<const T*>(&a);
+  const auto* y = reinterpret_cast<const T*>(&b);
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sum += static_cast<float>(x[i]) * static_cast<float>(y[i]);
+  return sum;
+}
+
+// The same from column `column` of rows of any layout and type. wide: whole pieces can be read at once.
 template <typename T>
 __device__ __forceinline__ float eight_products(const BackwardParams& p, int64_t at_dout, int64_t at_o,
                                                 int column, bool wide) {
-  float sum = 0.0f;
   const auto* g_dout = static_cast<const T*>(p.dout.data) + at_dout + column;
-  if (wide && column + 8 <= p.head_dim_v) {
-    const uint4 a = *reinterpret_cast<const uint4*>(g_dout);
-    const uint4 b = *reinterpret_cast<const uint4*>(static_cast<const T*>(p.o.data) + at_o + column);
-    const auto* x = reinterpret_cast<const T*>(&a);
-    const auto* y = reinterpret_cast<const T*>(&b);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sum += static_cast<float>(x[i]) * static_cast<float>(y[i]);
-    return sum;
-  }
+  if (wide && column + 8 <= p.head_dim_v)
+    return eight_products<T>(
+        *reinterpret_cast<const uint4*>(g_dout),
+        *reinterpret_cast<const uint4*>(static_cast<const T*>(p.o.data) + at_o + column));
+  float sum = 0.0f;
   for (int i = 0; i < 8 && column + i < p.head_dim_v; ++i)
     sum += static_cast<float>(g_dout[i]) * cuda::load(p.o.data, p.o.dtype, at_o + column + i);
   return sum;
 }
 
+// D of a query tile. wide: pieces of 16 bytes of o and dout can be read at once.
 template <typename C>
-__global__ void __launch_bounds__(kRowThreads)
-    backward_before(const __grid_constant__ BackwardArgs args, int wide) {
+struct DeltaRows {
   using T = typename C::Element;
-  constexpr int kLanes = C::kDimV > 128 ? 32 : C::kDimV > 64 ? 16 : 8;  // of a row
-  const BackwardParams& p = args.params;
-  for_query_tiles<C>(args, [&](const Sequence& s, int batch, int head, int tile) {
-    const int64_t first = static_cast<int64_t>(tile) * C::kTileM;
-    const int64_t scratch_row =
-        head * args.scratch_rows.rows + args.scratch_rows.begin<C::kTileM>(p, batch, s.q_begin);
-    for (int i = static_cast<int>(threadIdx.x) / kLanes; i < C::kTileM; i += kRowThreads / kLanes) {
-      const int64_t row = first + i;
-      const bool exists = row < s.len_q;
-      float delta = 0.0f;
-      if (exists && p.delta.data == nullptr)
-        delta = eight_products<T>(p, p.dout.at(batch, s.q_begin + row, head),
-                                  p.o.at(batch, s.q_begin + row, head), threadIdx.x % kLanes * 8, wide != 0);
+  static constexpr int kLanes = C::kDimV > 128 ? 32 : C::kDimV > 64 ? 16 : 8;    // of a row
+  static constexpr int kStep = kRowThreads / kLanes, kRows = C::kTileM / kStep;  // of a thread
+  static constexpr int kAtOnce = 4;
+  static_assert(kRows % kAtOnce == 0);
+
+  const BackwardArgs& args;
+  const Sequence& s;
+  const int batch, head, first;  // row of the tile
+  const int64_t scratch_row;
+
+  __device__ __forceinline__ int row(int i) const {
+    return first + static_cast<int>(threadIdx.x) / kLanes + kStep * i;
+  }
+  __device__ __forceinline__ int64_t at(const RowTensor& t, int i) const {
+    return t.at(batch, s.q_begin + row(i), head);
+  }
+
+  // Zeroes go out while the rows come in.
+  template <typename Zero>
+  __device__ __forceinline__ void make(bool wide, const Zero& zero) const {
+    const BackwardParams& p = args.params;
+    const int column = static_cast<int>(threadIdx.x) % kLanes * 8;
+    const auto* g_dout = static_cast<const T*>(p.dout.data) + at(p.dout, 0) + column;
+    const auto* g_o = static_cast<const T*>(p.o.data) + at(p.o, 0) + column;
 #pragma unroll
-      for (int bit = kLanes / 2; bit > 0; bit /= 2) delta += __shfl_xor_sync(~0u, delta, bit);
-      if (threadIdx.x % kLanes != 0) continue;
-      if (exists && p.delta.data) delta = p.delta.at(batch, s.q_begin + row, head);
-      if (exists && p.dlse.data) delta -= p.dlse.at(batch, s.q_begin + row, head);
-      args.g_delta[scratch_row + row] = delta;
+    for (int from = 0; from < kRows; from += kAtOnce) {
+      float sums[kAtOnce] = {};
+      if (wide && p.head_dim_v % 8 == 0) {
+        uint4 r_dout[kAtOnce] = {}, r_o[kAtOnce] = {};
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          if (row(from + i) >= s.len_q || column >= p.head_dim_v) continue;
+          const int64_t down = kStep * (from + i);
+          r_dout[i] = *reinterpret_cast<const uint4*>(g_dout + down * p.dout.row_stride);
+          r_o[i] = __ldcs(reinterpret_cast<const uint4*>(g_o + down * p.o.row_stride));  // its last use
+        }
+        if (from == 0) zero();
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) sums[i] = eight_products<T>(r_dout[i], r_o[i]);
+      } else {
+        if (from == 0) zero();
+#pragma unroll 1
+        for (int i = 0; i < kAtOnce && p.delta.data == nullptr; ++i)
+          if (row(from + i) < s.len_q)
+            sums[i] = eight_products<T>(p, at(p.dout, from + i), at(p.o, from + i), column, wide);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+#pragma unroll
+        for (int bit = kLanes / 2; bit > 0; bit /= 2) sums[i] += __shfl_xor_sync(~0u, sums[i], bit);
+        if (column == 0) put(row(from + i), sums[i]);
+      }
     }
-    if (args.g_dq == nullptr) return;
+  }
+
+ private:
+  __device__ __forceinline__ void put(int row, float delta) const {
+    const BackwardParams& p = args.params;
+    const bool exists = row < s.len_q;
+    if (exists && p.delta.data) delta = p.delta.at(batch, s.q_begin + row, head);
+    if (exists && p.dlse.data) delta -= p.dlse.at(batch, s.q_begin + row, head);
+    args.g_delta[scratch_row + row] = delta;
+  }
+};
+
+// Whether the zeros of a query head are made here; if not, nobody has counted any.
+__device__ __forceinline__ bool makes_zeros(const BackwardArgs& args, int batch, int head, int tile) {
+  if (args.zeros.g_made == nullptr) return true;
+  const int of_batch = batch * args.order.heads + head / args.queries_per_key_head;
+  const bool here = of_batch < args.zeros.heads;
+  if (tile == 0 && threadIdx.x == 0) args.zeros.g_made[of_batch] = here ? kAllZeros : 0;
+  return here;
+}
+
+template <typename C>
+__global__ void __launch_bounds__(kRowThreads, 3)
+    backward_before(const __grid_constant__ BackwardArgs args, int wide) {
+  ptx::grid_wait();
+  ptx::grid_release();
+  for_query_tiles<C>(args, [&](const Sequence& s, int batch, int head, int tile) {
+    const int first = tile * C::kTileM;
+    const int64_t scratch_row =
+        head * args.scratch_rows.rows + args.scratch_rows.begin<C::kTileM>(args.params, batch, s.q_begin);
+    float4* g_sums = nullptr;  // to be zeros; ordered, the first to add stores
+    if (args.g_dq && args.g_turns == nullptr && makes_zeros(args, batch, head, tile))
+      g_sums = reinterpret_cast<float4*>(args.g_dq + (scratch_row + first) * C::kDim);
     if (args.g_turns && threadIdx.x < C::kBlocks)
       args.g_turns[(scratch_row + first) / C::kTileM * C::kBlocks + threadIdx.x] = 0;
-    auto* g_sums = reinterpret_cast<float4*>(args.g_dq + (scratch_row + first) * C::kDim);
-    for (int i = static_cast<int>(threadIdx.x); i < C::kTileFloats / 4; i += kRowThreads)
-      g_sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    DeltaRows<C>{args, s, batch, head, first, scratch_row}.make(wide != 0, [&] {
+      if (g_sums == nullptr) return;
+#pragma unroll
+      for (int i = 0; i < C::kTileFloats / 4; i += kRowThreads)
+        g_sums[i + threadIdx.x] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    });
   });
 }
 
 template <typename C>
 __global__ void __launch_bounds__(kRowThreads) backward_after(const __grid_constant__ BackwardArgs args) {
   using T = typename C::Element;
+  ptx::grid_wait();
+  ptx::grid_release();
   const BackwardParams& p = args.params;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   for_query_tiles<C>(args, [&](const Sequence& s, int batch, int head, int tile) {
     const int64_t first = static_cast<int64_t>(tile) * C::kTileM;
     const int64_t scratch_row =
         head * args.scratch_rows.rows + args.scratch_rows.begin<C::kTileM>(p, batch, s.q_begin);
+    const bool summed = args.g_turns == nullptr || args.g_turns[(scratch_row + first) / C::kTileM * C::kBlocks] != 0;
 #pragma unroll 1
     for (int panel = warp / 4; panel < C::kSumPanels; panel += kRowThreads / 128) {
       const int columns = panel + 1 < C::kSumPanels ? 64 : C::kLastColumns;
@@ -97,7 +179,9 @@ __global__ void __launch_bounds__(kRowThreads) backward_after(const __grid_const
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         float4 part = {};
-        if (8 * i < columns) part = *reinterpret_cast<const float4*>(g_sums + 128 * i + 4 * lane);
+        // Their last use.
+        if (summed && 8 * i < columns)
+          part = __ldcs(reinterpret_cast<const float4*>(g_sums + 128 * i + 4 * lane));
         r_dq[4 * i] = part.x;
         r_dq[4 * i + 1] = part.y;
         r_dq[4 * i + 2] = part.z;

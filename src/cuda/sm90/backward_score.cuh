@@ -45,6 +45,13 @@ __device__ __forceinline__ void add_fragment(float* g_to, const float (&r_dq)[32
   for (int i = 0; i < 8; ++i)
     ptx::add_vector(g_to + 128 * i, r_dq[4 * i], r_dq[4 * i + 1], r_dq[4 * i + 2], r_dq[4 * i + 3]);
 }
+// The same where nothing has been added yet.
+__device__ __forceinline__ void store_fragment(float* g_to, const float (&r_dq)[32]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    *reinterpret_cast<float4*>(g_to + 128 * i) =
+        make_float4(r_dq[4 * i], r_dq[4 * i + 1], r_dq[4 * i + 2], r_dq[4 * i + 3]);
+}
 
 }  // namespace tilewise::sm90
 #endif  // TILEWISE_CUDA_SM90_BACKWARD_SCORE_H_

@@ -1,5 +1,7 @@
 // Ordered, one thread sees to it that key tiles add to dQ in turn, so that no consumer polls or fences.
 //
+// The first key tile of a tile of dQ stores: nobody has made zeros.
+//
 // SumStorer adds itself: it takes a tile that all consumers have written to shared memory, waits until the
 // key tiles before have added theirs, adds, and lets the next key tile go. It asks for the next turn while an
 // addition is on its way. TurnKeeper is for wide heads, whose consumers add from registers: it tells them
@@ -11,6 +13,7 @@
 #define TILEWISE_CUDA_SM90_BACKWARD_STORER_H_
 
 #include "cuda/ptx/global.cuh"
+#include "cuda/ptx/grid.cuh"
 #include "cuda/ptx/mbarrier_look.cuh"
 #include "cuda/sm90/backward_args.cuh"
 #include "cuda/sm90/backward_wide_config.cuh"
@@ -25,6 +28,7 @@ struct SumStorer {
   Ring<kWorkSlots> slot;
 
   __device__ __forceinline__ void run() {
+    ptx::grid_wait();
     for (;;) {
       ptx::mbarrier_wait(&shared.work_full[slot.at()], slot.phase());
       const tile::KeyWork& w = shared.work[slot.at()];
@@ -47,7 +51,11 @@ struct SumStorer {
       const uint32_t mine = w.tiles_before<C::kTileM, C::kTileN>(at.tile);
       while (turn != mine) turn = ptx::load_acquire(args.g_turns + row_of(w, at) / C::kTileM);
       ptx::mbarrier_wait(&shared.dq_full[dq.at()], dq.phase());
-      ptx::bulk_add(args.g_dq + row_of(w, at) * C::kDim, shared.dq[dq.at()], C::kTileFloats * sizeof(float));
+      float* g_sums = args.g_dq + row_of(w, at) * C::kDim;
+      if (mine == 0)
+        ptx::bulk_store(g_sums, shared.dq[dq.at()], C::kTileFloats * sizeof(float));
+      else
+        ptx::bulk_add(g_sums, shared.dq[dq.at()], C::kTileFloats * sizeof(float));
       ptx::bulk_commit();
       ptx::bulk_wait_read();
       ptx::mbarrier_arrive(&shared.dq_empty[dq.at()]);
@@ -74,6 +82,7 @@ struct TurnKeeper {
   uint32_t* g_open = nullptr;  // the turn that the consumers have, if any
 
   __device__ __forceinline__ void run() {
+    ptx::grid_wait();
     for (;;) {
       ptx::mbarrier_wait(&shared.work_full[slot.at()], slot.phase());
       const tile::KeyWork& w = shared.work[slot.at()];

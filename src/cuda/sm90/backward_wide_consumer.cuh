@@ -381,7 +381,11 @@ struct WideConsumer {
     if (args.g_dq == nullptr) return;
     const int64_t row = of.head * args.scratch_rows.rows + steps->scratch_row + of.tile * C::kTileM;
     const int piece = 4 * panel(i) + warp;
-    add_fragment(args.g_dq + row * C::kDim + piece * (C::kGroupFloats / 4) + 4 * lane, r_dq);
+    float* g_sums = args.g_dq + row * C::kDim + piece * (C::kGroupFloats / 4) + 4 * lane;
+    if (C::kOrdered && steps->tiles_before<C::kTileM, C::kTileN>(of.tile) == 0)
+      store_fragment(g_sums, r_dq);
+    else
+      add_fragment(g_sums, r_dq);
   }
 
   // Of this lane's fragments; the second row is 8 further.

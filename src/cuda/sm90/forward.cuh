@@ -12,6 +12,7 @@
 #ifndef TILEWISE_CUDA_SM90_FORWARD_H_
 #define TILEWISE_CUDA_SM90_FORWARD_H_
 
+#include "cuda/ptx/grid.cuh"
 #include "cuda/ptx/registers.cuh"
 #include "cuda/sm90/forward_consumer.cuh"
 #include "cuda/sm90/forward_producer.cuh"
@@ -41,6 +42,7 @@ __device__ __forceinline__ void init_barriers(ForwardShared<C>& s) {
 
 template <typename C>
 __global__ void __launch_bounds__(C::kThreads, 1) forward(const __grid_constant__ ForwardArgs args) {
+  ptx::grid_release();
   extern __shared__ __align__(tile::kSwizzleAlignment) uint8_t s_bytes[];
   auto& shared = *reinterpret_cast<ForwardShared<C>*>(s_bytes);
   if (threadIdx.x == 0) init_barriers<C>(shared);
@@ -53,6 +55,8 @@ __global__ void __launch_bounds__(C::kThreads, 1) forward(const __grid_constant_
       ptx::tma_prefetch_map(&args.q.map);
       ptx::tma_prefetch_map(&args.k.map);
       ptx::tma_prefetch_map(&args.v.map);
+      // Nobody else touches global memory before work has been found.
+      ptx::grid_wait();
       Producer<C> producer{args, shared};
       producer.run();
     }

@@ -9,6 +9,10 @@
 // Shared memory. Q, and one or two tiles of K and of V, asked for at once; further tiles follow as buffers
 // come free.
 //
+// Where there are fewer blocks than multiprocessors, a call takes as long as one piece. Then the warpgroups
+// share the queries and deal the keys among them (kShares), each with buffers of its own, and the first joins
+// the parts.
+//
 // Invariants. Every full barrier has one arrival and the tile's bytes; every empty barrier counts the warps.
 // A block barrier stands between the pieces of a packed sequence that is longer than the plan's bound.
 #ifndef TILEWISE_CUDA_SM90_FORWARD_BLOCKS_H_
@@ -29,14 +33,16 @@
 
 namespace tilewise::sm90 {
 
-template <typename ElementT, int kWarpgroups, int kKeys, int kStageCount, int kBlocksOf,
+template <typename ElementT, int kWarpgroups, bool kSharedQueries, int kKeys, int kStageCount, int kBlocksOf,
           bool kShapedScores = false>
 struct BlockConfig {
   using Element = ElementT;
   static constexpr int kDim = 64, kDimV = 64;
   static constexpr int kGroups = kWarpgroups, kThreads = 128 * kGroups;
   static constexpr int kBlocks = kBlocksOf;  // that share a multiprocessor
-  static constexpr int kTileM = 64 * kGroups, kTileN = kKeys, kStages = kStageCount;
+  static constexpr bool kShares = kSharedQueries;
+  static constexpr int kRowGroups = kShares ? 1 : kGroups, kRings = kShares ? kGroups : 1;
+  static constexpr int kTileM = 64 * kRowGroups, kTileN = kKeys, kStages = kStageCount;
   static constexpr bool kShaped = kShapedScores;
 
   using QTile = tile::SharedTile<64, kDim>;
@@ -45,20 +51,20 @@ struct BlockConfig {
 };
 
 template <typename C>
-struct BlockShared {
-  alignas(tile::kSwizzleAlignment) uint8_t q[C::kGroups][C::QTile::kBytes];
+struct BlockRing {
   alignas(tile::kSwizzleAlignment) uint8_t k[C::kStages][C::KTile::kBytes];
   alignas(tile::kSwizzleAlignment) uint8_t v[C::kStages][C::VTile::kBytes];
-  tile::Work work;
-  int32_t more;
-  ptx::Mbarrier q_full[C::kGroups];
   ptx::Mbarrier k_full[C::kStages], k_empty[C::kStages];
   ptx::Mbarrier v_full[C::kStages], v_empty[C::kStages];
 };
 
-struct BlockArgs : ForwardArgs {
-  tile::Pieces pieces;
-  tile::FastDivide key_heads;  // query heads to key heads
+template <typename C>
+struct BlockShared {
+  alignas(tile::kSwizzleAlignment) uint8_t q[C::kRowGroups][C::QTile::kBytes];
+  BlockRing<C> rings[C::kRings];
+  tile::Work work;
+  int32_t more;
+  ptx::Mbarrier q_full[C::kRowGroups];
 };
 
 template <typename C>
@@ -66,10 +72,12 @@ struct BlockForward {
   using T = typename C::Element;
   static constexpr int kGroupBarrier = 1;  // + warpgroup
 
-  const BlockArgs& args;
+  const ForwardArgs& args;
   BlockShared<C>& shared;
+  BlockRing<C>& ring;  // the warpgroup's
   const int group;
-  uint32_t count = 0, loads = 0;  // tiles, and pieces with tiles, before this one
+  uint32_t count = 0, loads = 0;      // tiles, and pieces with tiles, before this one
+  uint32_t of_rings[C::kRings] = {};  // tiles of each ring before this piece
   float r_o[C::kDimV / 2];
   tile::OnlineSoftmax softmax;
 
@@ -79,7 +87,8 @@ struct BlockForward {
       __syncthreads();
       if (!shared.more) return;
       attend();
-      finish_rows<C>(*this, work());
+      if (C::kShares) join();
+      if (!C::kShares || group == 0) finish_rows<C>(*this, work(), false, nullptr);
       __syncthreads();  // the work has been read, the buffers too
     }
   }
@@ -87,7 +96,7 @@ struct BlockForward {
   static __device__ __forceinline__ int lane_now() { return ptx::thread_afresh() % 32; }
   // First of this thread's two rows.
   __device__ __forceinline__ int row_now() const {
-    const int thread = ptx::thread_afresh();
+    const int thread = ptx::thread_afresh() % (128 * C::kRowGroups);
     return work().row + 16 * (thread / 32) + thread % 32 / 4;
   }
   __device__ __forceinline__ int kv_head() const { return args.key_heads.divide(work().head); }
@@ -107,26 +116,31 @@ struct BlockForward {
     if (piece == 0) ptx::grid_wait();
     const tile::Work& w = shared.work;
     if (!shared.more || w.tile_first >= w.tile_last) return;
-    for (int i = 0; i < C::kStages && w.tile_last - 1 - i >= w.tile_first; ++i) {
-      load_keys(w.tile_last - 1 - i, count + i);
+    for (int i = 0; i < C::kRings * C::kStages && w.tile_last - 1 - i >= w.tile_first; ++i) {
+      BlockRing<C>& to = shared.rings[i % C::kRings];
+      const uint32_t n = of_rings[i % C::kRings] + i / C::kRings;
+      load_keys(to, w.tile_last - 1 - i, n);
       if (i == 0) {
-        for (int g = 0; g < C::kGroups; ++g)
+        for (int g = 0; g < C::kRowGroups; ++g)
           load_tile<typename C::QTile>(shared.q[g], args.q, &shared.q_full[g], ptx::CacheHint::evict_first,
                                        w.q_begin + w.row + 64 * g, w.head, w.batch);
       }
-      load_values(w.tile_last - 1 - i, count + i);
+      load_values(to, w.tile_last - 1 - i, n);
     }
+#pragma unroll
+    for (int r = 0; r < C::kRings; ++r)
+      of_rings[r] += (w.tile_last - w.tile_first + C::kRings - 1 - r) / C::kRings;
   }
 
-  __device__ __forceinline__ void load_keys(int tile, uint32_t n) {
+  __device__ __forceinline__ void load_keys(BlockRing<C>& to, int tile, uint32_t n) {
     const tile::Work& w = work();
-    load_tile<typename C::KTile>(shared.k[stage_of(n)], args.k, &shared.k_full[stage_of(n)],
-                                 ptx::CacheHint::normal, w.kv_begin + tile * C::kTileN, kv_head(), w.batch);
+    load_tile<typename C::KTile>(to.k[stage_of(n)], args.k, &to.k_full[stage_of(n)], ptx::CacheHint::normal,
+                                 w.kv_begin + tile * C::kTileN, kv_head(), w.batch);
   }
-  __device__ __forceinline__ void load_values(int tile, uint32_t n) {
+  __device__ __forceinline__ void load_values(BlockRing<C>& to, int tile, uint32_t n) {
     const tile::Work& w = work();
-    load_tile<typename C::VTile>(shared.v[stage_of(n)], args.v, &shared.v_full[stage_of(n)],
-                                 ptx::CacheHint::normal, w.kv_begin + tile * C::kTileN, kv_head(), w.batch);
+    load_tile<typename C::VTile>(to.v[stage_of(n)], args.v, &to.v_full[stage_of(n)], ptx::CacheHint::normal,
+                                 w.kv_begin + tile * C::kTileN, kv_head(), w.batch);
   }
 
   __device__ __forceinline__ void attend() {
@@ -135,42 +149,84 @@ struct BlockForward {
     softmax = {};
 #pragma unroll
     for (int i = 0; i < C::kDimV / 2; ++i) r_o[i] = 0.0f;
-    if (first < last) ptx::mbarrier_wait(&shared.q_full[group], loads++ & 1);
+    const int row_group = C::kShares ? 0 : group;
+    if (first < last) ptx::mbarrier_wait(&shared.q_full[row_group], loads++ & 1);
 #pragma unroll 1
-    for (int tile = last - 1; tile >= first; --tile, ++count) {
+    for (int tile = last_of(last); tile >= first; tile -= C::kRings, ++count) {
       const uint32_t stage = stage_of(count), phase = phase_of(count);
       float r_s[C::kTileN / 2];
-      ptx::mbarrier_wait(&shared.k_full[stage], phase);
-      tile::issue_scores<T, C::kTileN, C::kDim>(r_s, C::QTile::k_major(shared.q[group]),
-                                                C::KTile::k_major(shared.k[stage]));
+      ptx::mbarrier_wait(&ring.k_full[stage], phase);
+      tile::issue_scores<T, C::kTileN, C::kDim>(r_s, C::QTile::k_major(shared.q[row_group]),
+                                                C::KTile::k_major(ring.k[stage]));
       ptx::wgmma_wait<0>();
       ptx::pin(r_s);
-      release(&shared.k_empty[stage]);
+      release(&ring.k_empty[stage]);
       prepare(r_s, tile);
       softmax.raise(r_s, args.scale_log2).apply(r_o);
       softmax.weigh(r_s, args.scale_log2);
       uint32_t r_p[C::kTileN / 4];
       tile::round_weights<T>(r_p, r_s);
-      if (tile + 1 - C::kStages >= first && threadIdx.x == 0) refill(tile, first, last);
-      ptx::mbarrier_wait(&shared.v_full[stage], phase);
+      if (tile + C::kRings * (1 - C::kStages) >= first && loads_tiles()) refill(tile, first, last);
+      ptx::mbarrier_wait(&ring.v_full[stage], phase);
       clear_unseen(tile, stage);
-      tile::issue_values<T, C::kTileN, C::kDimV>(r_o, r_p, C::VTile::mn_major(shared.v[stage]), true);
+      tile::issue_values<T, C::kTileN, C::kDimV>(r_o, r_p, C::VTile::mn_major(ring.v[stage]), true);
       ptx::wgmma_wait<0>();
       ptx::pin(r_o);
-      release(&shared.v_empty[stage]);
+      release(&ring.v_empty[stage]);
     }
+  }
+
+  // The first tile of the warpgroup's, from the end.
+  __device__ __forceinline__ int last_of(int last) const { return last - 1 - (C::kShares ? group : 0); }
+  __device__ __forceinline__ bool loads_tiles() const {
+    return C::kShares ? threadIdx.x % 128 == 0 : threadIdx.x == 0;
   }
 
   // What takes the place of this tile's keys and of the last tile's values: both have been free for a while,
   // so the waits for the other warpgroup are short.
   __device__ __forceinline__ void refill(int tile, int first, int last) {
-    if (tile < last - 1) {
-      ptx::mbarrier_wait(&shared.v_empty[stage_of(count - 1)], phase_of(count - 1));
-      load_values(tile + 1 - C::kStages, count - 1 + C::kStages);
+    if (tile < last_of(last)) {
+      ptx::mbarrier_wait(&ring.v_empty[stage_of(count - 1)], phase_of(count - 1));
+      load_values(ring, tile + C::kRings * (1 - C::kStages), count - 1 + C::kStages);
     }
-    if (tile - C::kStages < first) return;
-    ptx::mbarrier_wait(&shared.k_empty[stage_of(count)], phase_of(count));
-    load_keys(tile - C::kStages, count + C::kStages);
+    if (tile - C::kRings * C::kStages < first) return;
+    ptx::mbarrier_wait(&ring.k_empty[stage_of(count)], phase_of(count));
+    load_keys(ring, tile - C::kRings * C::kStages, count + C::kStages);
+  }
+
+  // The other warpgroup's part of the keys, through its own buffers.
+  __device__ __forceinline__ void join() {
+    static_assert(!C::kShares || C::kGroups == 2);
+    static_assert(!C::kShares || sizeof(float) * (C::kDimV / 2 + 4) * 128 <= 2 * C::kTileN * 128);
+    auto* s_part = reinterpret_cast<float*>(shared.rings[C::kRings - 1].k[0]) + threadIdx.x % 128;
+    __syncthreads();  // all products have read their keys and values
+    if (group == 1) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        s_part[128 * r] = softmax.top[r];
+        s_part[128 * (2 + r)] = softmax.sum[r];
+      }
+#pragma unroll
+      for (int i = 0; i < C::kDimV / 2; ++i) s_part[128 * (4 + i)] = r_o[i];
+      ptx::fence_async_shared();  // the copy engine may write there next
+    }
+    __syncthreads();
+    if (group == 1) return;
+    float factor[2][2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float tops[2] = {softmax.top[r], s_part[128 * r]};
+      softmax.top[r] = fmaxf(tops[0], tops[1]);
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        const float below = __fmul_rn(tops[part], args.scale_log2) - softmax.shift(r, args.scale_log2);
+        factor[part][r] = tops[part] == tile::kMinusInfinity ? 0.0f : ptx::exp2_approx(below);
+      }
+      softmax.sum[r] = softmax.sum[r] * factor[0][r] + s_part[128 * (2 + r)] * factor[1][r];
+    }
+#pragma unroll
+    for (int i = 0; i < C::kDimV / 2; ++i)
+      r_o[i] = r_o[i] * factor[0][i / 2 % 2] + s_part[128 * (4 + i)] * factor[1][i / 2 % 2];
   }
 
   __device__ __forceinline__ void release(ptx::Mbarrier* empty) {
@@ -195,15 +251,15 @@ struct BlockForward {
     // Barriers by constants: a kernel that may name any takes all sixteen, and blocks share what a
     // multiprocessor has.
     if (group == 0)
-      tile::clear_outside<C::kTileN, C::kDimV>(shared.v[stage], first, last, kGroupBarrier);
+      tile::clear_outside<C::kTileN, C::kDimV>(ring.v[stage], first, last, kGroupBarrier);
     else
-      tile::clear_outside<C::kTileN, C::kDimV>(shared.v[stage], first, last, kGroupBarrier + 1);
+      tile::clear_outside<C::kTileN, C::kDimV>(ring.v[stage], first, last, kGroupBarrier + 1);
   }
 };
 
 template <typename C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocks)
-    forward_by_blocks(const __grid_constant__ BlockArgs args) {
+    forward_by_blocks(const __grid_constant__ ForwardArgs args) {
   extern __shared__ __align__(tile::kSwizzleAlignment) uint8_t s_bytes[];
   auto& shared = *reinterpret_cast<BlockShared<C>*>(s_bytes);
   ptx::grid_release();
@@ -213,17 +269,19 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks)
     ptx::tma_prefetch_map(&args.v.map);
     // Nobody else touches global memory before this thread has waited, in begin().
     if (!args.pieces.uniform) ptx::grid_wait();
-    for (int i = 0; i < C::kGroups; ++i) ptx::mbarrier_init(&shared.q_full[i], 1);
-    for (int i = 0; i < C::kStages; ++i) {
-      ptx::mbarrier_init(&shared.k_full[i], 1);
-      ptx::mbarrier_init(&shared.v_full[i], 1);
-      ptx::mbarrier_init(&shared.k_empty[i], C::kThreads / 32);
-      ptx::mbarrier_init(&shared.v_empty[i], C::kThreads / 32);
+    for (int i = 0; i < C::kRowGroups; ++i) ptx::mbarrier_init(&shared.q_full[i], 1);
+    for (BlockRing<C>& ring : shared.rings) {
+      for (int i = 0; i < C::kStages; ++i) {
+        ptx::mbarrier_init(&ring.k_full[i], 1);
+        ptx::mbarrier_init(&ring.v_full[i], 1);
+        ptx::mbarrier_init(&ring.k_empty[i], C::kThreads / 32 / C::kRings);
+        ptx::mbarrier_init(&ring.v_empty[i], C::kThreads / 32 / C::kRings);
+      }
     }
     ptx::mbarrier_init_fence();
   }
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
-  BlockForward<C>{args, shared, group}.run();
+  BlockForward<C>{args, shared, shared.rings[C::kShares ? group : 0], group}.run();
 }
 
 }  // namespace tilewise::sm90

@@ -11,20 +11,18 @@ namespace tilewise::sm90 {
 
 template <typename C>
 cudaError_t launch_by_blocks(const ForwardParams& p, cudaStream_t stream) {
-  BlockArgs args;
+  ForwardArgs args;
   const cudaError_t error = make_args<C>(p, &args);
   if (error != cudaSuccess || args.order.total == 0) return error;
-  args.pieces = tile::Pieces(p, args.order);
-  args.key_heads = tile::FastDivide(p.group());
   return cuda::launch_early(forward_by_blocks<C>, args.order.total, C::kThreads, sizeof(BlockShared<C>),
                             stream, args);
 }
 
 // A row of the table: the kernel for plain scores and the one for shaped ones.
-template <typename T, int... kSizes>
+template <typename T, int kGroups, bool kShares, int... kSizes>
 struct BlockRow {
-  using Plain = BlockConfig<T, kSizes...>;
-  using Shaped = BlockConfig<T, kSizes..., true>;
+  using Plain = BlockConfig<T, kGroups, kShares, kSizes...>;
+  using Shaped = BlockConfig<T, kGroups, kShares, kSizes..., true>;
 
   static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
     return tile::is_shaped(p) ? launch_by_blocks<Shaped>(p, call.stream)
@@ -39,7 +37,7 @@ struct BlockRow {
 
 }  // namespace tilewise::sm90
 
-// After the name: element, warpgroups, keys of a tile, stages, blocks.
+// After the name: element, warpgroups, whether they share the queries, keys of a tile, stages, blocks.
 #define TILEWISE_SM90_FORWARD_BLOCKS(name, ...)                                                          \
   namespace tilewise::cuda {                                                                             \
   cudaError_t name(const ForwardParams& p, const Call& call) {                                           \

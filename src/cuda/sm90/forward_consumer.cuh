@@ -15,14 +15,13 @@
 #ifndef TILEWISE_CUDA_SM90_FORWARD_CONSUMER_H_
 #define TILEWISE_CUDA_SM90_FORWARD_CONSUMER_H_
 
-#include "core/softmax.h"
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/registers.cuh"
+#include "cuda/sm90/finish_rows.cuh"
 #include "cuda/sm90/forward_args.cuh"
 #include "cuda/sm90/forward_config.cuh"
 #include "cuda/tile/clear.cuh"
 #include "cuda/tile/exact.cuh"
-#include "cuda/tile/finish.cuh"
 #include "cuda/tile/late_softmax.cuh"
 #include "cuda/tile/product.cuh"
 #include "cuda/tile/score.cuh"
@@ -48,6 +47,8 @@ struct Consumer {
   uint32_t r_p[C::kTileN / 4];
   float r_o[C::kDimV / 2];
   tile::LateSoftmax softmax;
+  uint32_t owed =
+      C::kQueries;  // the buffer of the last piece's queries, where O lies until it has been written
 
   __device__ __forceinline__ void run() {
     if (takes_turns() && group == C::kConsumers - 1) ptx::barrier_arrive(kTurnBarrier, 256);
@@ -58,7 +59,8 @@ struct Consumer {
       if (work.batch < 0) break;
       if (work.tile_first < work.tile_last) {
         attend(work);
-        finish(work);
+        finish_rows<C>(*this, work, kStagesOutput && args.bulk_stores,
+                       shared.q[owed % C::kQueries] + ptx::thread_afresh() % 128 / 32 * 16 * 128);
       } else {
         write_nothing(work);
       }
@@ -66,9 +68,22 @@ struct Consumer {
       ptx::mbarrier_arrive(&shared.work_empty[slot.at()]);
       slot.advance();
     }
+    settle();
+  }
+
+  static __device__ __forceinline__ int lane_now() { return ptx::thread_afresh() % 32; }
+  // The query of the first of this thread's two rows.
+  __device__ __forceinline__ int row_now() const {
+    return shared.work[slot.at()].row + row_of(ptx::thread_afresh());
+  }
+  __device__ __forceinline__ int kv_head() const {
+    return args.key_heads.divide(shared.work[slot.at()].head);
   }
 
  private:
+  // With buffers enough that the next piece's queries need not wait for it, O is staged where this piece's
+  // lay.
+  static constexpr bool kStagesOutput = C::kQueries == 2 * C::kConsumers;
   // Warpgroups whose rows see fewer key tiles than the block's walk their own.
   static constexpr bool kWalksOwn = C::kTileM - 64 >= C::kTileN;
   static constexpr bool takes_turns() { return C::kConsumers > 1; }
@@ -110,11 +125,13 @@ struct Consumer {
     for (int i = 0; i < C::kDimV / 2; ++i) r_o[i] = 0.0f;
     softmax = {};
     if (kWalksOwn && tile < first) {
+      settle();
       leave_queries();
       return;
     }
     ptx::mbarrier_wait(&shared.k_full[k.at()], k.phase());
     issue_scores();
+    settle();
     ptx::wgmma_wait<0>();
     ptx::pin(r_s);
     // Where rows see a part of the first tile, the next one tells more.
@@ -209,8 +226,21 @@ struct Consumer {
   }
 
   __device__ __forceinline__ void leave_queries() {
-    release(&shared.q_empty[q.at()]);
+    if (kStagesOutput)
+      owed = q.at();
+    else
+      release(&shared.q_empty[q.at()]);
     q.advance(C::kConsumers);
+  }
+
+  // Late, so that the copy engine has read it.
+  __device__ __forceinline__ void settle() {
+    if (!kStagesOutput || owed == C::kQueries) return;
+    if (leader) {
+      ptx::bulk_wait_read();
+      ptx::mbarrier_arrive(&shared.q_empty[owed]);
+    }
+    owed = C::kQueries;
   }
 
   __device__ __forceinline__ void leave_keys() {
@@ -261,8 +291,8 @@ struct Consumer {
       const int thread = ptx::thread_afresh();
       float r_again[4];
       const int key = tile * C::kTileN + 8 * j;
-      tile::score_again<T, C::kDim>(r_again, args.params, w, w.head / args.queries_per_key_head,
-                                    shared.q[q.at()], thread % 128 / 32 * 16, key, thread % 32);
+      tile::score_again<T, C::kDim>(r_again, args.params, w, args.key_heads.divide(w.head), shared.q[q.at()],
+                                    thread % 128 / 32 * 16, key, thread % 32);
       prepare_columns(r_again, w, key, full);
 #pragma unroll
       for (int c = 0; c < 4; ++c) r_again[c] = rows[c / 2] ? r_again[c] : r_s[c];
@@ -295,39 +325,6 @@ struct Consumer {
         p.lse.data[w.batch * p.lse.batch_stride + w.head * p.lse.head_stride +
                    (w.q_begin + row) * p.lse.row_stride] = w.empty_lse(p, row);
     }
-  }
-
-  // Divides by the sums, takes in the sink, writes O and LSE.
-  __device__ __forceinline__ void finish(const tile::Work& w) {
-    const ForwardParams& p = args.params;
-    const int thread = ptx::thread_afresh(), lane = thread % 32;
-    if (__any_sync(~0u, tile::spoiled(r_o, w, w.row + row_of(thread)))) {
-#pragma unroll 1
-      for (int i = 0; i < 16; ++i) {
-        const int row = __shfl_sync(~0u, w.row + row_of(thread - lane) + i, 0);
-        if (row >= w.rows_q) continue;
-        const int key = w.lo(row), last = row < w.len_q ? w.hi(row) : key;
-        tile::exact_row<T, C::kDimV>(p, w, row, w.head / args.queries_per_key_head, lane, key, last,
-                                     tile::PlainPairs());
-      }
-      return;
-    }
-    softmax.finish();
-    const float sink = p.sinks ? p.sinks[w.head * p.sinks_stride] * kLog2E : kNegativeInfinity;
-    tile::RowPair ends;
-    ends.first = w.row + row_of(thread);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row = ends.first + 8 * r;
-      const float shift = softmax.held[r];
-      const float top = p.sinks ? fmaxf(shift, sink) : shift;
-      const float of_keys = p.sinks ? ptx::exp2_approx(shift - top) : 1.0f;
-      const float sum = softmax.sum[r] * of_keys + (p.sinks ? ptx::exp2_approx(sink - top) : 0.0f);
-      ends.sees[r] = softmax.room[r] != tile::LateSoftmax::kUnseen && row < w.len_q;
-      ends.factor[r] = ends.sees[r] ? __fdividef(of_keys, sum) : 0.0f;
-      ends.lse[r] = ends.sees[r] ? (top + ptx::log2_approx(sum)) * kLn2 : w.empty_lse(p, row);
-    }
-    tile::write_rows<T>(p, w, r_o, ends, args.wide_stores, lane);
   }
 };
 

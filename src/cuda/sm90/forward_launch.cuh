@@ -20,7 +20,7 @@ cudaError_t launch_forward(const ForwardParams& p, uint32_t* control, int multip
   if (error != cudaSuccess || args.order.total == 0) return error;
   args.control = control;
   const int blocks = std::min(args.order.total, multiprocessors);
-  return cuda::launch_shared(forward<C>, blocks, C::kThreads, sizeof(ForwardShared<C>), stream, args);
+  return cuda::launch_early(forward<C>, blocks, C::kThreads, sizeof(ForwardShared<C>), stream, args);
 }
 
 template <typename C>

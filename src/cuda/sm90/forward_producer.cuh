@@ -29,11 +29,12 @@ struct Producer {
     uint32_t index = blockIdx.x;
     while (index < static_cast<uint32_t>(args.order.total)) {
       int batch, head, tile_row;
-      args.order.find(index, batch, head, tile_row);
+      args.pieces.find(static_cast<int32_t>(index), batch, head, tile_row);
       // A packed sequence that is longer than the plan's bound has further tiles, tiles_m apart.
       bool drawn = false;
       for (tile::Work work;
-           tile::make_work<C::kTileM, C::kTileN>(work, args.params, batch, head, tile_row) && publish(work);
+           args.pieces.make<C::kTileN>(work, args.params, batch, head, tile_row * C::kTileM, C::kTileM) &&
+           publish(work);
            tile_row += args.order.tiles_m) {
         if (work.tile_first < work.tile_last) {
           load(work, index, !drawn);
@@ -63,7 +64,9 @@ struct Producer {
   __device__ __forceinline__ void draw(uint32_t index) { next = draw_ticket(args.control, index); }
 
   __device__ __forceinline__ void load(const tile::Work& w, uint32_t index, bool draws) {
-    const int kv_head = w.head / args.queries_per_key_head;
+    const int kv_head = args.key_heads.divide(w.head);
+    const int draw_at = min(w.tile_last - 1, w.tile_first + kTilesOfNotice);
+    if (draws && draw_at == w.tile_last - 1) draw(index);
     load_keys(w, w.tile_last - 1, kv_head);
     for (int i = 0; i < C::kConsumers; ++i) {
       ptx::mbarrier_wait(&shared.q_empty[q.at()], q.phase() ^ 1);
@@ -71,9 +74,8 @@ struct Producer {
                                    ptx::CacheHint::evict_first, w.q_begin + w.row + 64 * i, w.head, w.batch);
       q.advance();
     }
-    const int draw_at = min(w.tile_last - 1, w.tile_first + kTilesOfNotice);
     for (int tile = w.tile_last - 1; tile >= w.tile_first; --tile) {
-      if (draws && tile == draw_at) draw(index);
+      if (draws && tile == draw_at && tile < w.tile_last - 1) draw(index);
       if (tile > w.tile_first) load_keys(w, tile - 1, kv_head);
       ptx::mbarrier_wait(&shared.v_empty[v.at()], v.phase() ^ 1);
       load_tile<typename C::VTile>(shared.v[v.at()], args.v, &shared.v_full[v.at()],

@@ -22,9 +22,10 @@
 #include "cuda/sm90/forward_teams_config.cuh"
 #include "cuda/sm90/forward_teams_producer.cuh"
 #include "cuda/tile/clear.cuh"
+#include "cuda/tile/late_softmax.cuh"
 #include "cuda/tile/product.cuh"
 #include "cuda/tile/score.cuh"
-#include "cuda/tile/softmax.cuh"
+#include "cuda/tile/score_again.cuh"
 
 namespace tilewise::sm90 {
 
@@ -36,22 +37,29 @@ struct TeamConsumer {
   const TeamArgs& args;
   TeamBuffers<C>& buffers;
   const int warpgroup;             // of the block
+  const uint32_t thread;           // of the block: read anew, it takes 25 clocks each time
   uint32_t count = 0;              // tiles before this one
   uint32_t pieces = 0, loads = 0;  // before this one; those that have tiles
+  bool owes = false;               // the last piece's queries
   float r_o[C::kDimV / 2];
-  tile::OnlineSoftmax softmax;
+  tile::LateSoftmax softmax;
 
   __device__ __forceinline__ void run() {
     for (;; ++pieces) {
       ptx::mbarrier_wait(&buffers.work_full[pieces % kTeamWorks], pieces / kTeamWorks & 1);
       if (__shfl_sync(~0u, work().batch, 0) < 0) break;
-      attend();
-      finish_rows<C>(*this, of_warp());
+      const bool holds = attend();
+      finish_rows<C>(*this, of_warp(), holds && args.bulk_stores, rows_of_queries());
       release(&buffers.work_empty[pieces % kTeamWorks]);
     }
+    leave_queries((loads - 1) & 1);
   }
 
-  static __device__ __forceinline__ int lane_now() { return ptx::thread_afresh() & 31; }
+  // Shaped scores leave no register for it.
+  __device__ __forceinline__ uint32_t thread_now() const {
+    return C::kShaped ? static_cast<uint32_t>(ptx::thread_afresh()) : thread;
+  }
+  __device__ __forceinline__ int lane_now() const { return static_cast<int>(thread_now() % 32); }
   // The query of the first of this thread's two rows.
   __device__ __forceinline__ int row_now() const {
     return work().row + (tile_row_now() & ((1 << args.rows_log2) - 1));
@@ -62,9 +70,9 @@ struct TeamConsumer {
   __device__ __forceinline__ int group() const { return warpgroup % C::kGroups; }
   __device__ __forceinline__ const TeamWork& work() const { return buffers.work[pieces % kTeamWorks]; }
   // The first of this thread's two rows, in the tile.
-  static __device__ __forceinline__ int tile_row_now() {
-    const uint32_t thread = ptx::thread_afresh() % (128u * C::kGroups);
-    return static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
+  __device__ __forceinline__ int tile_row_now() const {
+    const uint32_t of_team = thread_now() % (128u * C::kGroups);
+    return static_cast<int>(of_team / 32 * 16 + of_team % 32 / 4);
   }
   // The work with this warp's head; without rows where it has none.
   __device__ __forceinline__ tile::Work of_warp() const {
@@ -77,41 +85,48 @@ struct TeamConsumer {
   static __device__ __forceinline__ uint32_t stage_of(uint32_t n) { return n % C::kStages; }
   static __device__ __forceinline__ uint32_t phase_of(uint32_t n) { return n / C::kStages & 1; }
 
-  // Key tiles that rows of this warpgroup see, and among them those that every row sees all of.
-  struct Range {
-    int first, last, full_first, full_last;
-  };
-  __device__ __forceinline__ Range own_tiles() const {
-    const TeamWork& w = work();
-    const int rows = 1 << args.rows_log2, row = w.row + (64 * group() & (rows - 1));
-    const int last_row = min(row + min(rows, 64), w.len_q) - 1;
-    const int see_first = max(w.lo(row), 0), see_last = w.hi(last_row);
-    Range r = {0, 0, 0, 0};
-    if (last_row >= row && see_last > see_first)
-      r = {see_first / C::kTileN, (see_last + C::kTileN - 1) / C::kTileN,
-           (max(w.lo(last_row), 0) + C::kTileN - 1) / C::kTileN, max(w.hi(row), 0) / C::kTileN};
-    // From a shuffle the compiler knows that they are the same in all lanes.
+  // From a shuffle the compiler knows that they are the same in all lanes.
+  __device__ __forceinline__ TeamRange own_tiles() const {
+    const TeamRange r = work().own[group()];
     return {__shfl_sync(~0u, r.first, 0), __shfl_sync(~0u, r.last, 0), __shfl_sync(~0u, r.full_first, 0),
             __shfl_sync(~0u, r.full_last, 0)};
   }
 
-  __device__ __forceinline__ void attend() {
+  // True where the team has the piece's queries in a buffer.
+  __device__ __forceinline__ bool attend() {
     const int first = __shfl_sync(~0u, work().tile_first, 0), last = __shfl_sync(~0u, work().tile_last, 0);
     softmax = {};
 #pragma unroll
     for (int i = 0; i < C::kDimV / 2; ++i) r_o[i] = 0.0f;
-    if (first >= last) return;
-    const Range own = own_tiles();
+    if (first >= last) return false;
+    const TeamRange own = own_tiles();
     const uint32_t query = loads & 1;
     ptx::mbarrier_wait(&buffers.q_full[query], loads++ / 2 & 1);
     const bool sees = own.first < own.last;
     pass(sees ? last - own.last : last - first);
-    if (!sees) {
-      release(&buffers.q_empty[query]);
-      return;
+    if (sees) {
+      walk(query, own);
+      pass(own.first - first);
+    } else {
+      leave_queries(query ^ 1);
     }
-    walk(query, own);
-    pass(own.first - first);
+    owes = true;
+    return true;
+  }
+
+  // This warp's rows of the buffer of the piece's queries.
+  __device__ __forceinline__ uint8_t* rows_of_queries() const {
+    return buffers.q[(loads - 1) & 1][group()] + thread_now() % 128 / 32 * 16 * 128;
+  }
+
+  // The last piece's queries, where its output lies until it has been written: late, so that it has.
+  __device__ __forceinline__ void leave_queries(uint32_t query) {
+    if (!owes) return;
+    owes = false;
+    __syncwarp();
+    if (thread_now() % 32 != 0) return;
+    ptx::bulk_wait_read();
+    ptx::mbarrier_arrive(&buffers.q_empty[query]);
   }
 
   // Tiles that only the team's other warpgroup needs. Until they are there a barrier would take the release
@@ -128,53 +143,70 @@ struct TeamConsumer {
   }
 
   // The next tile's scores are computed before this tile's values are added, and weighed while they are.
-  __device__ __forceinline__ void walk(uint32_t query, const Range& own) {
-    constexpr int kScores = C::kTileN / 2, kHalf = kScores / 2 / 4 * 4;
+  __device__ __forceinline__ void walk(uint32_t query, const TeamRange& own) {
     const uint32_t q = C::QTile::k_major(buffers.q[query][group()]);
-    float r_s[kScores];
-    uint32_t r_p[kScores / 2];
+    float r_s[C::kTileN / 2];
+    uint32_t r_p[C::kTileN / 4];
     int tile = own.last - 1;
     uint32_t at = stage_of(count), phase = phase_of(count);
     ptx::mbarrier_wait(&buffers.k_full[at], phase);
     tile::issue_scores<T, C::kTileN, C::kDim>(r_s, q, C::KTile::k_major(buffers.k[at]));
+    leave_queries(query ^ 1);
     ptx::wgmma_wait<0>();
     ptx::pin(r_s);
     release(&buffers.k_empty[at]);
+    // Where rows see a part of the first tile, the next one tells more.
+    const int look_at = own.all_see(tile) ? -1 : tile - 1;
     prepare(r_s, tile, own);
-    softmax.raise(r_s, args.scale_log2);
-    softmax.weigh(r_s, args.scale_log2);
+    softmax.look(r_s, args.scale_log2, false);
+    float of_tile[2];
+    softmax.weigh(r_s, args.scale_log2, of_tile);
+    softmax.keep(of_tile);
     tile::round_weights<T>(r_p, r_s);
     ptx::mbarrier_wait(&buffers.v_full[at], phase);
     // Only the first and the last tile hold keys that nobody sees.
-    if (tile > own.first) clear_unseen(tile, at);
+    if (tile > own.first) {
+      clear_unseen(tile, at, own);
+      ptx::mbarrier_wait(&buffers.k_full[stage_of(count + 1)], phase_of(count + 1));
+    }
 #pragma unroll 1
     while (tile > own.first) {
       const uint32_t next = stage_of(count + 1), next_phase = phase_of(count + 1);
-      ptx::mbarrier_wait(&buffers.k_full[next], next_phase);
       tile::issue_scores<T, C::kTileN, C::kDim>(r_s, q, C::KTile::k_major(buffers.k[next]));
       ptx::mbarrier_wait(&buffers.v_full[at], phase);
       tile::issue_values<T, C::kTileN, C::kDimV>(r_o, r_p, C::VTile::mn_major(buffers.v[at]), true);
       --tile;
+      const bool begins = softmax.set_room();
       ptx::wgmma_wait<1>();
       ptx::pin(r_s);
       release(&buffers.k_empty[next]);
       prepare(r_s, tile, own);
-      const tile::Decay decay = softmax.raise(r_s, args.scale_log2);
-      weigh<0, kHalf>(r_s);
+      if (tile == look_at || begins) decay_values(softmax.look(r_s, args.scale_log2, tile == look_at));
+      const bool outgrown = softmax.weigh(r_s, args.scale_log2, of_tile);
+      if (!outgrown) softmax.keep(of_tile);
+      // A branch, which ptxas moves no wait across: the one for O must stay behind the exponentials.
+      ptx::pin(r_s);
+      ++count;
+      if (tile > own.first) ptx::mbarrier_wait(&buffers.k_full[stage_of(count + 1)], phase_of(count + 1));
       ptx::wgmma_wait<0>();
       ptx::pin(r_o);
       ptx::pin(r_s);
+      // Behind the wait, which all warps of a group have to take together.
+      if (outgrown) [[unlikely]] {
+        bool lost[2];
+        softmax.catch_up(r_s, of_tile, lost).apply(r_o);
+        if (__any_sync(~0u, lost[0] || lost[1])) {
+          score_again(r_s, lost, query, ptx::afresh(tile), own);
+          softmax.recover(r_s, args.scale_log2, lost);
+        }
+      }
       release(&buffers.v_empty[at]);
-      decay.apply(r_o);
-      weigh<kHalf, kScores>(r_s);
       tile::round_weights<T>(r_p, r_s);
-      ++count;
       at = next;
       phase = next_phase;
     }
-    release(&buffers.q_empty[query]);
     ptx::mbarrier_wait(&buffers.v_full[at], phase);
-    clear_unseen(tile, at);
+    clear_unseen(tile, at, own);
     tile::issue_values<T, C::kTileN, C::kDimV>(r_o, r_p, C::VTile::mn_major(buffers.v[at]), true);
     ptx::wgmma_wait<0>();
     ptx::pin(r_o);
@@ -182,36 +214,64 @@ struct TeamConsumer {
     ++count;
   }
 
-  // A part of a tile's scores becomes weights: the second one behind the wait for O.
-  template <int kFirst, int kLast>
-  __device__ __forceinline__ void weigh(float (&r_s)[C::kTileN / 2]) {
-    const float from[2] = {softmax.shift(0, args.scale_log2), softmax.shift(1, args.scale_log2)};
-#pragma unroll
-    for (int i = kFirst; i < kLast; ++i) {
-      r_s[i] = ptx::exp2_approx(__fmaf_rn(r_s[i], args.scale_log2, -from[i / 2 % 2]));
-      softmax.sum[i / 2 % 2] += r_s[i];
-    }
+  // O is in the matrix unit's hands until then. `needed` must be the same in the whole warpgroup.
+  __device__ __forceinline__ void decay_values(const tile::Decay& decay) {
+    if (!decay.needed) return;
+    ptx::wgmma_wait<0>();
+    ptx::pin(r_o);
+    decay.apply(r_o);
   }
 
   __device__ __forceinline__ void release(ptx::Mbarrier* empty) {
     __syncwarp();
-    if (lane_now() == 0) ptx::mbarrier_arrive(empty);
+    if (thread_now() % 32 == 0) ptx::mbarrier_arrive(empty);
   }
 
-  __device__ __forceinline__ void prepare(float (&r_s)[C::kTileN / 2], int tile, const Range& own) {
+  __device__ __forceinline__ void prepare(float (&r_s)[C::kTileN / 2], int tile, const TeamRange& own) {
+    prepare_columns(r_s, tile * C::kTileN, own.all_see(tile));
+  }
+
+  // Scores of the columns from `key` on.
+  template <int kCount>
+  __device__ __forceinline__ void prepare_columns(float (&r_some)[kCount], int key, bool full) {
+    if (full && !C::kShaped) return;
     const tile::Work& w = work();
-    const int row = row_now(), key = tile * C::kTileN, lane_column = 2 * (lane_now() % 4);
+    const int row = row_now(), lane_column = 2 * (lane_now() % 4);
     if constexpr (C::kShaped) {
       const ForwardParams& p = args.params;
       const int head = min(w.head + (tile_row_now() >> args.rows_log2), static_cast<int>(p.heads_q) - 1);
-      tile::shape(r_s, p.scale, p.softcap, p.alibi_slope(w.batch, head), row + w.q_offset, w.beyond, key,
+      tile::shape(r_some, p.scale, p.softcap, p.alibi_slope(w.batch, head), row + w.q_offset, w.beyond, key,
                   lane_column);
     }
-    if (tile < own.full_first || tile >= own.full_last) tile::hide(r_s, w, row, key, lane_column);
+    if (!full) tile::hide(r_some, w, row, key, lane_column);
+  }
+
+  // The scores of some of this thread's rows once more: for weights that fp32 could not hold. Eight keys at a
+  // time, always in the first four registers, which then go around, so that this code is short.
+  __device__ __forceinline__ void score_again(float (&r_s)[C::kTileN / 2], const bool (&rows)[2],
+                                              uint32_t query, int tile, const TeamRange& own) {
+#pragma unroll 1
+    for (int j = 0; j < C::kTileN / 8; ++j) {
+      float r_again[4];
+      const int key = tile * C::kTileN + 8 * j;
+      tile::score_again<T, C::kDim>(r_again, args.params, work(), kv_head(), buffers.q[query][group()],
+                                    thread_now() % 128 / 32 * 16, key, lane_now());
+      prepare_columns(r_again, key, own.all_see(tile));
+#pragma unroll
+      for (int c = 0; c < 4; ++c) r_again[c] = rows[c / 2] ? r_again[c] : r_s[c];
+#pragma unroll
+      for (int i = 0; i < C::kTileN / 2 - 4; ++i) r_s[i] = r_s[i + 4];
+#pragma unroll
+      for (int c = 0; c < 4; ++c) r_s[C::kTileN / 2 - 4 + c] = r_again[c];
+    }
+    // The copy engine may write the queries' buffer as soon as it is released.
+    ptx::fence_async_shared();
+    __syncwarp();
   }
 
   // Zeroes values that no row of the tile sees: of the first and the last tile of keys.
-  __device__ __forceinline__ void clear_unseen(int tile, uint32_t stage) {
+  __device__ __forceinline__ void clear_unseen(int tile, uint32_t stage, const TeamRange& own) {
+    if (own.all_see(tile)) return;
     const int first = work().see_first - tile * C::kTileN, last = work().see_last - tile * C::kTileN;
     if (first <= 0 && last >= C::kTileN) return;
     tile::clear_outside<C::kTileN, C::kDimV>(buffers.v[stage], first, last, kGroupBarrier + warpgroup);
@@ -233,7 +293,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) forward_by_teams(const __grid_
     if (warp < C::kTeams && ptx::elect_one()) TeamProducer<C>{args, shared.teams[warp], warp}.run();
   } else {
     ptx::take_registers<C::kConsumerRegisters>();
-    TeamConsumer<C>{args, shared.teams[warpgroup / C::kGroups], warpgroup}.run();
+    TeamConsumer<C>{args, shared.teams[warpgroup / C::kGroups], warpgroup, threadIdx.x}.run();
   }
 }
 

@@ -30,14 +30,21 @@ struct TeamConfig {
 struct TeamArgs : ForwardArgs {
   int32_t rows_log2 = 0;
   tile::FastDivide packs;  // tiles that the heads of a group are dealt to
-  tile::Pieces pieces;
 };
 
 constexpr int kTeamWorks = 4;  // pieces that are known: keys are asked for while a piece before still ends
 
+// Key tiles that rows of a warpgroup see, and among them those that every row sees all of.
+struct alignas(16) TeamRange {
+  int32_t first, last, full_first, full_last;
+
+  __device__ __forceinline__ bool all_see(int tile) const { return tile >= full_first && tile < full_last; }
+};
+
 struct TeamWork : tile::Work {
   int32_t kv_head;
-  int32_t heads;  // that exist, from `head` on
+  int32_t heads;     // that exist, from `head` on
+  TeamRange own[2];  // of the team's warpgroups
 };
 
 // Of one team.

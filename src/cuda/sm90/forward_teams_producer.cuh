@@ -55,6 +55,7 @@ struct TeamProducer {
     if (!args.pieces.make<C::kTileN>(w, args.params, batch, kv_head * group + pack * in_tile,
                                      row << args.rows_log2, 1 << args.rows_log2))
       return false;
+    for (int g = 0; g < C::kGroups; ++g) w.own[g] = own_tiles(w, g);
     ptx::mbarrier_arrive(&to.work_full[works++ % kTeamWorks]);
     const int first = w.tile_first, last = w.tile_last - 1, kv_row = w.kv_begin;
     for (int tile = last; tile >= first; --tile, ++count) {
@@ -68,6 +69,15 @@ struct TeamProducer {
                                    kv_row + tile * C::kTileN, kv_head, batch);
     }
     return true;
+  }
+
+  __device__ __forceinline__ TeamRange own_tiles(const TeamWork& w, int group) const {
+    const int rows = 1 << args.rows_log2, row = w.row + (64 * group & (rows - 1));
+    const int last_row = min(row + min(rows, 64), w.len_q) - 1;
+    const int see_first = max(w.lo(row), 0), see_last = w.hi(last_row);
+    if (last_row < row || see_last <= see_first) return {0, 0, 0, 0};
+    return {see_first / C::kTileN, (see_last + C::kTileN - 1) / C::kTileN,
+            (max(w.lo(last_row), 0) + C::kTileN - 1) / C::kTileN, max(w.hi(row), 0) / C::kTileN};
   }
 
   // Boxes of as many queries as a head has in the tile, 64 at most.

@@ -7,13 +7,13 @@
 namespace tilewise::sm90 {
 
 // What a block takes after piece `index`; it begins with the one of its own number. Without a counter: every
-// gridDim-th. Where `together` blocks share each piece, one of them draws for all and leaves for all.
-__device__ __forceinline__ uint32_t draw_ticket(uint32_t* control, uint32_t index, uint32_t together = 1) {
-  const uint32_t drawers = gridDim.x / together;
-  return control ? drawers + atomicAdd(control, 1) : index + drawers;
+// gridDim-th.
+__device__ __forceinline__ uint32_t draw_ticket(uint32_t* control, uint32_t index) {
+  return control ? gridDim.x + atomicAdd(control, 1) : index + gridDim.x;
 }
 
-// By each block when it has drawn its last ticket: the last one to leave has seen all others do so.
+// By each block when it has drawn its last ticket: the last one to leave has seen all others do so. Where
+// `together` blocks share each piece, one of them draws and leaves for all.
 __device__ __forceinline__ void leave_tickets(uint32_t* control, uint32_t together = 1) {
   if (control == nullptr) return;
   __threadfence();

@@ -14,14 +14,20 @@ namespace tilewise::tile {
 // Padding rows and those of the next packed sequence may hold anything: they do not count.
 template <int kCount>
 __device__ __forceinline__ bool spoiled(const float (&r_o)[kCount], const Work& w, int first) {
-  float probe[2][4] = {};  // chains that do not wait for each other
+  static_assert(kCount % 16 == 0);
+  float probe[2][4];  // chains that do not wait for each other
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) probe[i / 2 % 2][i / 4 % 4] += r_o[i];
+  for (int i = 0; i < 16; ++i) {
+    float& chain = probe[i / 2 % 2][i / 4];
+    chain = i % 2 == 0 ? r_o[i] : chain + r_o[i];
+  }
+#pragma unroll
+  for (int i = 16; i < kCount; ++i) probe[i / 2 % 2][i / 4 % 4] += r_o[i];
   bool any = false;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const float all = (probe[r][0] + probe[r][1]) + (probe[r][2] + probe[r][3]);
-    any = any || (!isfinite(all) && first + 8 * r < w.len_q);
+    any |= !isfinite(all) & (first + 8 * r < w.len_q);
   }
   return any;
 }
@@ -45,19 +51,32 @@ struct RowPair {
     }
     // 0 * NaN is not 0: what is not seen is not multiplied (write_rows).
     factor[r] = sees[r] ? __fdividef(of_keys, all) : 0.0f;
-    lse[r] = sees[r] ? top + ptx::log2_approx(all) * kLn2 : w.empty_lse(p, row);
+    if (p.lse.data) lse[r] = sees[r] ? top + ptx::log2_approx(all) * kLn2 : w.empty_lse(p, row);
+  }
+
+  template <int kCount>
+  __device__ __forceinline__ void clear_unseen(float (&r_o)[kCount]) const {
+    if (__all_sync(~0u, sees[0] && sees[1])) return;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (!sees[i / 2 % 2]) r_o[i] = 0.0f;
+    }
+  }
+
+  __device__ __forceinline__ void write_lse(const ForwardParams& p, const Work& w, int lane) const {
+    if (!p.lse.data || lane % 4 != 0) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = first + 8 * r;
+      if (row < w.rows_q) p.lse.at(w.batch, w.q_begin + row, w.head) = lse[r];
+    }
   }
 };
 
 template <typename T, int kCount>
 __device__ __forceinline__ void write_rows(const ForwardParams& p, const Work& w, float (&r_o)[kCount],
                                            const RowPair& ends, bool wide, int lane) {
-  if (!__all_sync(~0u, ends.sees[0] && ends.sees[1])) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (!ends.sees[i / 2 % 2]) r_o[i] = 0.0f;
-    }
-  }
+  ends.clear_unseen(r_o);
   const int64_t row = w.q_begin + ends.first;
   const int64_t at = p.o.at(w.batch, row, w.head);
   const int columns[2] = {ends.first < w.rows_q ? static_cast<int>(p.head_dim_v) : 0,
@@ -71,12 +90,7 @@ __device__ __forceinline__ void write_rows(const ForwardParams& p, const Work& w
   }
   if (p.o.dtype == DType::f32)
     store_narrow(r_o, ends.factor, static_cast<float*>(p.o.data) + at, 8 * p.o.row_stride, columns, lane);
-  if (p.lse.data && lane % 4 == 0) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      if (ends.first + 8 * r < w.rows_q) p.lse.at(w.batch, row + 8 * r, w.head) = ends.lse[r];
-    }
-  }
+  ends.write_lse(p, w, lane);
 }
 
 }  // namespace tilewise::tile

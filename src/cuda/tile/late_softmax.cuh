@@ -26,6 +26,9 @@ struct LateSoftmax {
   float room[2] = {kUnseen, kUnseen};
   float sum[2] = {0.0f, 0.0f};
 
+  // What weights are taken from, in exponents of 2.
+  __device__ __forceinline__ float shift(int r, float) const { return held[r]; }
+
   // Takes held from the maxima of this tile of scores: of rows that see their first keys here, or `all` rows.
   template <int kCount>
   __device__ __forceinline__ Decay look(const float (&r_s)[kCount], float scale_log2, bool all) {
