@@ -5,7 +5,7 @@
 #ifndef TILEWISE_CUDA_PTX_CLUSTER_H_
 #define TILEWISE_CUDA_PTX_CLUSTER_H_
 
-#include "cuda/ptx/tma.cuh"
+#include "cuda/ptx/mbarrier.cuh"
 
 namespace tilewise::ptx {
 
@@ -39,20 +39,9 @@ __device__ __forceinline__ void cluster_arrive(uint32_t barrier) {
 __device__ __forceinline__ void cluster_copy(uint32_t to, const void* s_from, uint32_t bytes,
                                              uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          to),
       "r"(shared_address(s_from)), "r"(bytes), "r"(barrier)
-      : "memory");
-}
-
-// ptx::tma_load into every block of `blocks`, a bit each, at the same place and on the same barrier of each.
-__device__ __forceinline__ void cluster_load(void* s_to, const TensorMap* map, Mbarrier* barrier,
-                                             CacheHint hint, uint16_t blocks, int32_t column, int32_t row,
-                                             int32_t head, int32_t batch) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
-      ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7, %8;" ::"r"(shared_address(s_to)),
-      "l"(reinterpret_cast<uint64_t>(map)), "r"(shared_address(barrier)), "r"(column), "r"(row), "r"(head),
-      "r"(batch), "h"(blocks), "l"(static_cast<uint64_t>(hint))
       : "memory");
 }
 

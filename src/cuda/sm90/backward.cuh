@@ -33,11 +33,11 @@ __device__ __forceinline__ void init_barriers(SharedOf<C>& s) {
   ptx::mbarrier_init(&s.v_empty, C::kWide ? 4 : kWarps);
   for (int i = 0; i < C::kQStages; ++i) {
     ptx::mbarrier_init(&s.q_full[i], 1 + C::kRowWarps);
-    ptx::mbarrier_init(&s.q_empty[i], kWarps * (C::kSharesQ ? C::kBlocks : 1));
+    ptx::mbarrier_init(&s.q_empty[i], kWarps);
   }
   for (int i = 0; i < C::kOStages; ++i) {
     ptx::mbarrier_init(&s.dout_full[i], 1);
-    ptx::mbarrier_init(&s.dout_empty[i], kWarps * (C::kSharesO ? C::kBlocks : 1));
+    ptx::mbarrier_init(&s.dout_empty[i], kWarps);
   }
   for (int i = 0; i < C::kScoreStages; ++i) {
     ptx::mbarrier_init(&s.ds_full[i], C::kWide ? 4 : kWarps);

@@ -17,7 +17,6 @@ struct BackwardTiles {
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kTileM = kRows, kTileN = kKeys;
   static constexpr int kBlocks = 1, kBlockKeys = kKeys;  // that share a tile of keys; keys of each
-  static constexpr bool kSharesQ = false, kSharesO = false;  // each block loads half for both
   static constexpr int kGroupFloats = 64 * 64, kTileFloats = kTileM * kDim;  // of dQ: a panel, all of it
 
   using KTile = tile::SharedTile<kKeys, kDim>;

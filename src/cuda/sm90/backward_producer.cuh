@@ -123,7 +123,7 @@ struct BackwardProducer {
       const int row = w.q_begin + at.tile * C::kTileM;
       if (at.left == notice) ptx::mbarrier_arrive(&shared.nearly_done);
       ptx::mbarrier_wait(&shared.q_empty[q.at()], q.phase() ^ 1);
-      load_rows<C::kSharesQ, typename C::QTile>(shared.q[q.at()], args.q, &shared.q_full[q.at()],
+      load_tile<typename C::QTile>(shared.q[q.at()], args.q, &shared.q_full[q.at()],
                                    ptx::CacheHint::evict_last, row, at.head, w.batch);
       q.advance();
       if (first) {
@@ -132,7 +132,7 @@ struct BackwardProducer {
                                      w.batch);
       }
       ptx::mbarrier_wait(&shared.dout_empty[dout.at()], dout.phase() ^ 1);
-      load_rows<C::kSharesO, typename C::OTile>(shared.dout[dout.at()], args.dout, &shared.dout_full[dout.at()],
+      load_tile<typename C::OTile>(shared.dout[dout.at()], args.dout, &shared.dout_full[dout.at()],
                                    ptx::CacheHint::evict_last, row, at.head, w.batch);
       dout.advance();
       if constexpr (C::kBlocks == 2)
@@ -141,23 +141,6 @@ struct BackwardProducer {
       at.next(w);
     }
     kv.advance();
-  }
-
-  // Of a pair each block loads half of the panels for both, and expects all of them.
-  template <bool kShares, typename Tile>
-  __device__ __forceinline__ void load_rows(uint8_t* s_to, const TileSource& from, ptx::Mbarrier* full,
-                                            ptx::CacheHint hint, int row, int head, int batch) {
-    if constexpr (kShares) {
-      ptx::mbarrier_arrive_expect(full, Tile::kBytes);
-      const int panel = rank_in_pair<C>() * (Tile::kPanels / 2);
-#pragma unroll
-      for (int i = 0; i < Tile::kPanels / 2; ++i)
-        ptx::cluster_load(s_to + (panel + i) * Tile::kPanelBytes, &from.map, full, hint, 3,
-                          (panel + i) * tile::kPanelColumns, row, head * from.head_step,
-                          batch * from.batch_step);
-    } else {
-      load_tile<Tile>(s_to, from, full, hint, row, head, batch);
-    }
   }
 
   // The columns of the peer's keys that this block's part of dQ needs; their room is free when K's is.
@@ -207,7 +190,8 @@ struct RowReader {
   // Those of a head are made by pieces that come before all of its own.
   __device__ __forceinline__ void await_zeros(const tile::KeyWork& w) {
     const uint32_t* g_made = args.zeros.g_made + w.batch * args.order.heads + w.head;
-    while (ptx::load_acquire(g_made) < static_cast<uint32_t>(args.order.tiles_m * C::kRowWarps * C::kBlocks)) {
+    while (ptx::load_acquire(g_made) <
+           static_cast<uint32_t>(args.order.tiles_m * C::kRowWarps * C::kBlocks)) {
     }
   }
 

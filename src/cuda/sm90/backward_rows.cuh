@@ -169,7 +169,8 @@ __global__ void __launch_bounds__(kRowThreads) backward_after(const __grid_const
     const int64_t first = static_cast<int64_t>(tile) * C::kTileM;
     const int64_t scratch_row =
         head * args.scratch_rows.rows + args.scratch_rows.begin<C::kTileM>(p, batch, s.q_begin);
-    const bool summed = args.g_turns == nullptr || args.g_turns[(scratch_row + first) / C::kTileM * C::kBlocks] != 0;
+    const bool summed =
+        args.g_turns == nullptr || args.g_turns[(scratch_row + first) / C::kTileM * C::kBlocks] != 0;
 #pragma unroll 1
     for (int panel = warp / 4; panel < C::kSumPanels; panel += kRowThreads / 128) {
       const int columns = panel + 1 < C::kSumPanels ? 64 : C::kLastColumns;

@@ -1,6 +1,7 @@
 // The constants of an sm_90a backward kernel for wide heads and its plan of shared memory: dK and dV of 64
 // keys fill half of the registers, so one warpgroup holds dV and makes P, the other holds dK and makes dS.
-// Two blocks of a cluster may share a tile of 128 keys: they exchange dS, and each makes half of dQ's columns.
+// Two blocks of a cluster may share a tile of 128 keys: they exchange dS, and each makes half of dQ's
+// columns.
 #ifndef TILEWISE_CUDA_SM90_BACKWARD_WIDE_CONFIG_H_
 #define TILEWISE_CUDA_SM90_BACKWARD_WIDE_CONFIG_H_
 
@@ -18,10 +19,6 @@ struct BackwardWideConfig : BackwardTiles<64, 64, kDimQK, kDimVO> {
   using Element = ElementT;
   static constexpr bool kWide = true;
   // Half of the peer's K and its dS take the room of a tile of dO.
-#ifndef TW_SHARE
-#define TW_SHARE 0
-#endif
-  static constexpr bool kSharesQ = kBlocks == 2 && TW_SHARE % 2 == 1, kSharesO = kBlocks == 2 && TW_SHARE >= 2;
   static constexpr int kQStages = 2, kOStages = kBlocks == 2 ? 1 : 2, kScoreStages = 2;
   static constexpr bool kOrdered = kOrderedSums;
   static constexpr bool kShaped = kShapedScores;

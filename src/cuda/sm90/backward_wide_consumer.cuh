@@ -7,16 +7,15 @@
 //   keys    issue dK += dS Q(j), dQ(j - 1), dP = V dO(j + 1)^T
 //           dQ done       its sums go to memory
 //           dP, P done    dS = P (dP - D), rounded, to shared memory
-// A step begins and ends with P and dS in registers. Products of the next tile stand in the queue behind
-// those of this one, and one's exponentials run under the other's products. What a warpgroup needs from
-// shared memory for its own is read while products run. dQ = dS K is a step late, so that nobody waits for
-// dS; it goes in panels of 64 columns from registers straight to its fp32 sums in memory: no room for it is
-// left. Alone a block makes all panels, for its 64 keys, the warpgroups in turn; of a pair each makes half of
-// them for the 128 keys of both, a panel a warpgroup, and needs the other's dS.
+// A step begins and ends with P and dS in registers. One's exponentials run under the other's products, and
+// what they need of shared memory is read while products run. dQ = dS K is a step late, so that nobody waits
+// for dS; it goes in panels of 64 columns from registers straight to its fp32 sums in memory: no room for it
+// is left. Alone a block makes all panels, for its 64 keys, the warpgroups in turn; of a pair each makes half
+// of them for the 128 keys of both, a panel a warpgroup, and needs the other's dS.
 //
-// Orders of a pair. The copy engine reads what stmatrix wrote behind each lane's proxy fence and a
-// __syncwarp; wgmma reads what the peer's copy engine wrote behind the mbarrier that counted its bytes. Room
-// is given back by arrivals on both blocks' barriers behind the wait for the wgmma that read it.
+// Orders of a pair. The copy engine reads what stmatrix wrote behind each lane's proxy fence and __syncwarp;
+// wgmma reads what the peer's copy engine wrote behind the mbarrier that counted its bytes. Arrivals on both
+// blocks' barriers give room back, behind the wait for the wgmma that read it.
 #ifndef TILEWISE_CUDA_SM90_BACKWARD_WIDE_CONSUMER_H_
 #define TILEWISE_CUDA_SM90_BACKWARD_WIDE_CONSUMER_H_
 
@@ -74,12 +73,12 @@ struct WideConsumer {
   }
 
  private:
-  // The empty barriers count the warps that read a buffer; of both blocks, where both write it.
-  template <bool kShared = false>
+  // The empty barriers count the warps that read a buffer: kBoth, in both blocks.
+  template <bool kBoth = false>
   __device__ __forceinline__ void release(ptx::Mbarrier* empty) {
     if (lane != 0) return;
     ptx::mbarrier_arrive(empty);
-    if constexpr (kShared) ptx::cluster_arrive(at_peer(empty));
+    if constexpr (kBoth) ptx::cluster_arrive(at_peer(empty));
   }
 
   __device__ __forceinline__ void sweep(const tile::KeyWork& w) {
@@ -148,30 +147,23 @@ struct WideConsumer {
                                              uint32_t (&r_a)[kScores / 2]) {
     float2 r_rows[kScores / 4];
     if constexpr (kValues) {
-      read_rows(r_rows, shared.weight_shift[q.at()]);
+      read_rows(r_rows, shared.weight_shift[q.at()], lane);
       ptx::wgmma_wait<kPending>();
       ptx::pin(r_s);
       weigh(w, at, r_s, r_rows, r_a);
-      release<C::kSharesQ>(&shared.q_empty[q.at()]);
+      release(&shared.q_empty[q.at()]);
       q.advance();
     } else {
       wait_queries(at);
-      read_rows(r_rows, shared.delta[q.at()]);
+      read_rows(r_rows, shared.delta[q.at()], lane);
       float r_p[kScores];
       take_weights(r_p);
       ptx::wgmma_wait<kPending>();
       ptx::pin(r_s);
-      release<C::kSharesO>(&shared.dout_empty[dout.at()]);
+      release(&shared.dout_empty[dout.at()]);
       dout.advance();
       differentiate(r_s, r_rows, r_p, r_a);
     }
-  }
-
-  // Of this lane's columns.
-  __device__ __forceinline__ void read_rows(float2 (&r_rows)[kScores / 4], const float* s_rows) {
-#pragma unroll
-    for (int j = 0; j < kScores / 4; ++j)
-      r_rows[j] = *reinterpret_cast<const float2*>(s_rows + 2 * (lane % 4) + 8 * j);
   }
 
   // dV of a query tile, or dK.
@@ -187,16 +179,15 @@ struct WideConsumer {
   }
   __device__ __forceinline__ void leave_sum() {
     if (kValues) {
-      release<C::kSharesO>(&shared.dout_empty[dout.at()]);
+      release(&shared.dout_empty[dout.at()]);
       dout.advance();
     } else {
-      release<C::kSharesQ>(&shared.q_empty[q.at()]);
+      release(&shared.q_empty[q.at()]);
       q.advance();
     }
   }
 
-  // From the operand of dV, or dK, of one tile to that of the next. kDue: dS of the tile before, too, is there
-  // for dQ.
+  // From the operand of dV, or dK, of one tile to that of the next. kDue: with dQ of the tile before.
   template <bool kDue>
   __device__ __forceinline__ void step(const tile::KeyWork& w, Walk& at, Walk& due,
                                        uint32_t (&r_a)[kScores / 2]) {
@@ -308,7 +299,8 @@ struct WideConsumer {
 #pragma unroll
     for (int i = 0; i < kScores / 2; ++i) {
       const float2 delta = r_delta[i / 2];
-      r_ds[i] = ptx::pack<T>(r_p[2 * i] * (r_dp[2 * i] - delta.x), r_p[2 * i + 1] * (r_dp[2 * i + 1] - delta.y));
+      r_ds[i] =
+          ptx::pack<T>(r_p[2 * i] * (r_dp[2 * i] - delta.x), r_p[2 * i + 1] * (r_dp[2 * i + 1] - delta.y));
     }
     ptx::mbarrier_wait(&shared.ds_empty[ds.at()], ds.phase() ^ 1);
     put_ds<typename C::ScoreTile>(shared.ds[ds.at()], r_ds, 16 * warp + lane % 16, lane / 16);
@@ -317,8 +309,7 @@ struct WideConsumer {
     ds.advance();
   }
 
-  // This warp's rows of dS, which lie in one piece, to the peer. They were written by all lanes, each of which
-  // has passed the proxy fence; in the peer's memory only the copy engine writes.
+  // This warp's rows of dS, which lie in one piece, to the peer.
   __device__ __forceinline__ void send_ds() {
     constexpr int kPiece = C::ScoreTile::kBytes / 4;
     if (lane != 0) return;
