@@ -14,8 +14,8 @@
 // of them for the 128 keys of both, a panel a warpgroup, and needs the other's dS.
 //
 // Orders of a pair. The copy engine reads what stmatrix wrote behind each lane's proxy fence and __syncwarp;
-// wgmma reads what the peer's copy engine wrote behind the mbarrier that counted its bytes. Arrivals on both
-// blocks' barriers give room back, behind the wait for the wgmma that read it.
+// wgmma reads what the peer's copy engine wrote behind the mbarrier that counted its bytes. Room comes back by
+// arrivals in both blocks, behind the wait for the wgmma that read it.
 #ifndef TILEWISE_CUDA_SM90_BACKWARD_WIDE_CONSUMER_H_
 #define TILEWISE_CUDA_SM90_BACKWARD_WIDE_CONSUMER_H_
 
