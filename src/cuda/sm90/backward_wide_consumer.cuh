@@ -14,8 +14,8 @@
 // of them for the 128 keys of both, a panel a warpgroup, and needs the other's dS.
 //
 // Orders of a pair. The copy engine reads what stmatrix wrote behind each lane's proxy fence and __syncwarp;
-// wgmma reads what the peer's copy engine wrote behind the mbarrier that counted its bytes. Room comes back by
-// arrivals in both blocks, behind the wait for the wgmma that read it.
+// wgmma reads what the peer's copy engine wrote behind the mbarrier that counted its bytes. Room comes back
+// by arrivals in both blocks behind the wgmma that read it.
 #ifndef TILEWISE_CUDA_SM90_BACKWARD_WIDE_CONSUMER_H_
 #define TILEWISE_CUDA_SM90_BACKWARD_WIDE_CONSUMER_H_
 
@@ -187,7 +187,7 @@ struct WideConsumer {
     }
   }
 
-  // From the operand of dV, or dK, of one tile to that of the next. kDue: with dQ of the tile before.
+  // From dV's, or dK's, operand of one tile to that of the next. kDue: with dQ of the tile before.
   template <bool kDue>
   __device__ __forceinline__ void step(const tile::KeyWork& w, Walk& at, Walk& due,
                                        uint32_t (&r_a)[kScores / 2]) {
@@ -373,10 +373,8 @@ struct WideConsumer {
     const int64_t row = of.head * args.scratch_rows.rows + steps->scratch_row + of.tile * C::kTileM;
     const int piece = 4 * panel(i) + warp;
     float* g_sums = args.g_dq + row * C::kDim + piece * (C::kGroupFloats / 4) + 4 * lane;
-    if (C::kOrdered && steps->tiles_before<C::kTileM, C::kTileN>(of.tile) == 0)
-      store_fragment(g_sums, r_dq);
-    else
-      add_fragment(g_sums, r_dq);
+    const bool first = C::kOrdered && steps->tiles_before<C::kTileM, C::kTileN>(of.tile) == 0;
+    first ? store_fragment(g_sums, r_dq) : add_fragment(g_sums, r_dq);
   }
 
   // Of this lane's fragments; the second row is 8 further.
