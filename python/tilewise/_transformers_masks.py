@@ -223,6 +223,7 @@ def compact_mask(function, batch, rows, keys, row_offset, key_offset, seen, devi
     first, last = first.clamp(0, keys), last.clamp(0, keys)
     if seen is not None:
         first, last = torch.maximum(first, starts[:, None]), torch.minimum(last, lengths[:, None])
+    last = torch.maximum(first, last)  # a row that sees nothing is an empty range
     mask = torch.stack(torch.broadcast_tensors(first, last), -1).int().expand(batch, -1, -1)[:, None].contiguous()
     band = band_of(leaves(function))
     if band is not None:

@@ -228,12 +228,13 @@ Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& devi
   const double uneven = even ? 1.0 : facts.packs_heads ? 1.6 : facts.blocks == 1 ? 1.25 : 1.0;
   const double piece = starts ? piece_seconds(kernel) * uneven : 0.0;
   // A block alone on its multiprocessor is faster than its share of it, and a team still more.
+  const double share_alone = facts.packs_heads ? 1.15 : facts.blocks == 2 ? 1.5 : 2.0;
   const double alone = starts && kernel.target == Target::sm90 && e.waves * facts.blocks <= 1.0
-                           ? std::min(1.0, (facts.packs_heads ? 1.15 : 2.0) / facts.blocks)
+                           ? std::min(1.0, share_alone / facts.blocks)
                            : 1.0;
   // Blocks that stay begin slowly: with a producer, of teams with two pieces at once.
   const bool stays = starts && kernel.target == Target::sm90 && (facts.blocks == 1 || facts.packs_heads);
-  const double begin = facts.packs_heads ? 1.3e-6 : stays ? 1e-6 : 0.0;
+  const double begin = facts.packs_heads ? 1.2e-6 : stays ? 1e-6 : 0.0;
   // Of the bandwidth, where heads share tiles: one block walks all keys of a head.
   const double share = walk.readers < static_cast<double>(p.heads_q) ? 0.75 : 1.0;
   e.seconds = kLaunchSeconds + begin +

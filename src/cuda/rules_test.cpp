@@ -265,7 +265,9 @@ TEST(CudaRules, ShortPiecesGoToTeamsAndLongOnesToTheTallTile) {
   EXPECT_EQ(taken(64, 256), teams);
   EXPECT_EQ(taken(512, 256), teams);
   EXPECT_EQ(taken(64, 512), teams);
-  EXPECT_EQ(taken(16, 2048), tall);
+  // With fewer blocks than multiprocessors two warpgroups deal one tile's keys.
+  EXPECT_EQ(taken(1, 256), "forward_sm90_bf16_d64_64x128_k2_simple");
+  EXPECT_EQ(taken(1, 512), "forward_sm90_bf16_d64_64x128_k2_simple");
   EXPECT_EQ(taken(4, 8192), tall);
   p.causal = 1;
   EXPECT_EQ(taken(64, 512), teams);

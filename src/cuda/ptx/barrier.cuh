@@ -19,10 +19,6 @@ __device__ __forceinline__ void barrier_arrive(int id, int threads) {
 __device__ __forceinline__ void fence_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// The same for global memory; what releases the accesses must follow.
-__device__ __forceinline__ void fence_async_global() {
-  asm volatile("fence.proxy.async.global;" ::: "memory");
-}
 
 }  // namespace tilewise::ptx
 #endif  // TILEWISE_CUDA_PTX_BARRIER_H_

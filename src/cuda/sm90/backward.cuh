@@ -26,13 +26,14 @@ namespace tilewise::sm90 {
 
 template <typename C>
 __device__ __forceinline__ void init_barriers(SharedOf<C>& s) {
-  constexpr int kWarps = 4 * C::kConsumers;
+  constexpr int kGroup = 4 * ptx::kWarpArrivals, kWarps = kGroup * C::kConsumers;
+  constexpr int kRowWarps = C::kRowWarps * ptx::kWarpArrivals;
   ptx::mbarrier_init(&s.k_full, 1);
   ptx::mbarrier_init(&s.v_full, 1);
   ptx::mbarrier_init(&s.k_empty, kWarps);
-  ptx::mbarrier_init(&s.v_empty, C::kWide ? 4 : kWarps);
+  ptx::mbarrier_init(&s.v_empty, C::kWide ? kGroup : kWarps);
   for (int i = 0; i < C::kQStages; ++i) {
-    ptx::mbarrier_init(&s.q_full[i], 1 + C::kRowWarps);
+    ptx::mbarrier_init(&s.q_full[i], 1 + kRowWarps);
     ptx::mbarrier_init(&s.q_empty[i], kWarps);
   }
   for (int i = 0; i < C::kOStages; ++i) {
@@ -40,12 +41,12 @@ __device__ __forceinline__ void init_barriers(SharedOf<C>& s) {
     ptx::mbarrier_init(&s.dout_empty[i], kWarps);
   }
   for (int i = 0; i < C::kScoreStages; ++i) {
-    ptx::mbarrier_init(&s.ds_full[i], C::kWide ? 4 : kWarps);
+    ptx::mbarrier_init(&s.ds_full[i], C::kWide ? kGroup : kWarps);
     ptx::mbarrier_init(&s.ds_empty[i], kWarps * C::kBlocks);
   }
   if constexpr (C::kWide) {
-    ptx::mbarrier_init(&s.p_full, 4);
-    ptx::mbarrier_init(&s.p_empty, 4);
+    ptx::mbarrier_init(&s.p_full, kGroup);
+    ptx::mbarrier_init(&s.p_empty, kGroup);
     for (int i = 0; i < kTurnStages; ++i) {
       ptx::mbarrier_init(&s.turn[i], 1);
       ptx::mbarrier_init(&s.added[i], kWarps);
@@ -58,7 +59,7 @@ __device__ __forceinline__ void init_barriers(SharedOf<C>& s) {
   }
   for (int i = 0; i < kWorkSlots; ++i) {
     ptx::mbarrier_init(&s.work_full[i], 1);
-    ptx::mbarrier_init(&s.work_empty[i], kWarps + 1 + C::kRowWarps + C::kStorers);
+    ptx::mbarrier_init(&s.work_empty[i], kWarps + 1 + kRowWarps + C::kStorers);
   }
   if constexpr (C::kBlocks == 2) {
     ptx::mbarrier_init(&s.peer_k_full, 1);

@@ -21,17 +21,6 @@ struct ScratchRows {
   }
 };
 
-// Not deterministic: pieces of work make zeros for the dQ of the piece `pieces` later, while these fit the
-// L2, and count them for its key head; backward_before makes those of the heads that no piece comes before.
-constexpr uint32_t kAllZeros = 1u << 30;  // a count that no head needs more of
-
-struct ZerosAhead {
-  uint32_t* g_made = nullptr;  // [batch, key head]; null: all heads are that kernel's
-  int32_t pieces = 0;
-  int32_t heads = 0;  // of the whole batch, that kernel's
-  int32_t tiles = 0;  // query tiles of a piece
-};
-
 struct BackwardArgs {
   TileSource q, dout, k, v;
   BackwardParams params;
@@ -40,8 +29,7 @@ struct BackwardArgs {
   float* g_dq = nullptr;        // sums of dQ, in fragment order
   float* g_delta = nullptr;     // D - dlse
   uint32_t* g_turns = nullptr;  // deterministic: key tiles that each tile of dQ, of a pair each half, has got
-  ZerosAhead zeros;
-  float scale_log2 = 0.0f;  // scores to exponents of 2
+  float scale_log2 = 0.0f;      // scores to exponents of 2
   int32_t queries_per_key_head = 1;
   int32_t tiles_m = 0;                            // query tiles of a sequence of the plan's length
   int32_t wide_dq = 0, wide_dk = 0, wide_dv = 0;  // 1: rows can be written 16 bytes at a time

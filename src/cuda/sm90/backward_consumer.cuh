@@ -16,6 +16,7 @@
 #define TILEWISE_CUDA_SM90_BACKWARD_CONSUMER_H_
 
 #include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/mbarrier_warp.cuh"
 #include "cuda/ptx/registers.cuh"
 #include "cuda/sm90/backward_config.cuh"
 #include "cuda/sm90/backward_score.cuh"
@@ -70,16 +71,14 @@ struct BackwardConsumer {
       if (w.tile_first < w.tile_last) sweep(w);
       finish(w);
       __syncwarp();
-      if (lane == 0) ptx::mbarrier_arrive(&shared.work_empty[slot.at()]);
+      ptx::mbarrier_arrive_warp(&shared.work_empty[slot.at()], lane);
       slot.advance();
     }
     if (!C::kOrdered) ptx::bulk_wait();
   }
 
  private:
-  __device__ __forceinline__ void release(ptx::Mbarrier* empty) {
-    if (lane == 0) ptx::mbarrier_arrive(empty);
-  }
+  __device__ __forceinline__ void release(ptx::Mbarrier* empty) { ptx::mbarrier_arrive_warp(empty, lane); }
 
   __device__ __forceinline__ void sweep(const tile::KeyWork& w) {
     steps = &w;

@@ -33,12 +33,12 @@ struct BackwardRow {
 
   static const char* cannot(const tilewise_problem&) { return nullptr; }
 
-  // dQ sums, D and, ordered, the turns of each tile, else the zeros of each key head.
+  // dQ sums, D and, ordered, the turns of each tile.
   static int64_t scratch(const tilewise_problem& p) {
     const int64_t rows =
         rows_of_scratch(p.packed_q != 0, p.batch, p.seqlen_q, p.total_q, C::kTileM) * p.heads_q;
-    const int64_t words = p.deterministic ? rows / C::kTileM * C::kBlocks : p.batch * p.heads_kv;
-    return (rows * (C::kDim + 1) + words) * static_cast<int64_t>(sizeof(float));
+    const int64_t turns = p.deterministic ? rows / C::kTileM * C::kBlocks : 0;
+    return (rows * (C::kDim + 1) + turns) * static_cast<int64_t>(sizeof(float));
   }
 
   // The planner's rules (cuda/rules.cpp) have looked at everything but a call's strides.
@@ -78,9 +78,6 @@ struct BackwardRow {
       args.g_turns = reinterpret_cast<uint32_t*>(args.g_delta + args.scratch_rows.rows * p.heads_q);
     args.scale_log2 = p.scale * kLog2E;
     args.tiles_m = static_cast<int32_t>((p.seqlen_q + C::kTileM - 1) / C::kTileM);
-    if (!p.deterministic && p.dq.data)
-      args.zeros = zeros_of(p, args, call.multiprocessors / C::kBlocks,
-                            reinterpret_cast<uint32_t*>(args.g_delta + args.scratch_rows.rows * p.heads_q));
     args.wide_dq = p.dq.data && tile::stores_wide(p.dq, p.head_dim);
     args.wide_dk = p.dk.data && tile::stores_wide(p.dk, p.head_dim);
     args.wide_dv = p.dv.data && tile::stores_wide(p.dv, p.head_dim_v);
@@ -123,22 +120,6 @@ struct BackwardRow {
   }
 
  private:
-  // Two pieces of every block ahead: those in work make none for each other.
-  static ZerosAhead zeros_of(const BackwardParams& p, const BackwardArgs& args, int blocks,
-                             uint32_t* g_made) {
-    const tile::Order& order = args.order;
-    if (p.cu_seqlens_q.data || order.total == 0 || args.tiles_m == 0) return {};
-    ZerosAhead zeros;
-    const auto heads =
-        static_cast<int32_t>(up_to_tiles((2 * blocks + order.tiles_m - 1) / order.tiles_m, order.group));
-    if (heads >= order.all_heads) return {};
-    zeros.g_made = g_made;
-    zeros.heads = heads;
-    zeros.pieces = heads * order.tiles_m;
-    zeros.tiles = (args.tiles_m + order.tiles_m - 1) / order.tiles_m;
-    return zeros;
-  }
-
   template <bool kOrdered, bool kShaped>
   using Tiles = typename C::template With<kOrdered, kShaped>;
 

@@ -4,9 +4,8 @@
 #define TILEWISE_CUDA_SM90_BACKWARD_PRODUCER_H_
 
 #include "core/softmax.h"
-#include "cuda/ptx/barrier.cuh"
-#include "cuda/ptx/global.cuh"
 #include "cuda/ptx/grid.cuh"
+#include "cuda/ptx/mbarrier_warp.cuh"
 #include "cuda/sm90/backward_args.cuh"
 #include "cuda/sm90/backward_wide_config.cuh"
 #include "cuda/sm90/load_tile.cuh"
@@ -34,7 +33,7 @@ struct Scheduler {
       // A packed sequence that is longer than the plan's bound has further tiles. Ordered, they wait for all
       // before them, which must have been handed out: the last piece takes them all.
       const bool last = tile_key == args.order.tiles_m - 1;
-      while (const tile::KeyWork* work = publish(index, batch, head, tile_key)) {
+      while (const tile::KeyWork* work = publish(batch, head, tile_key)) {
         if (C::kOrdered && !last) break;
         tile_key += C::kOrdered ? 1 : args.order.tiles_m;
         if (tile_key * C::kTileN >= work->rows_kv) break;
@@ -49,8 +48,8 @@ struct Scheduler {
   }
 
  private:
-  // Pairs draw the first piece too: a piece that waits for what others do (turns, zeros) then never waits for
-  // blocks that have not started, however many pairs the device has room for at once.
+  // Pairs draw the first piece too: a piece that waits for another's turn then never waits for blocks that
+  // have not started, however many pairs the device has room for at once.
   __device__ __forceinline__ uint32_t first() {
     return C::kBlocks == 1 || args.control == nullptr ? blockIdx.x / C::kBlocks : next(0);
   }
@@ -72,11 +71,10 @@ struct Scheduler {
   }
 
   // The piece of work as the others see it; null where there is none.
-  __device__ __forceinline__ const tile::KeyWork* publish(uint32_t index, int batch, int head, int tile_key) {
+  __device__ __forceinline__ const tile::KeyWork* publish(int batch, int head, int tile_key) {
     ptx::mbarrier_wait(&shared.work_empty[slot.at()], slot.phase() ^ 1);
     tile::KeyWork* work = &shared.work[slot.at()];
     if (!tile::make_key_work<C::kTileM, C::kTileN>(*work, args.params, batch, head, tile_key)) return nullptr;
-    work->index = static_cast<int32_t>(index);
     work->scratch_row =
         static_cast<int32_t>(args.scratch_rows.begin<C::kTileM>(args.params, batch, work->q_begin));
     ptx::mbarrier_arrive(&shared.work_full[slot.at()]);
@@ -157,8 +155,7 @@ struct BackwardProducer {
 };
 
 // Follows the same work and brings lse and D of every row. Rows that see no key of the tile, and rows without
-// any weight, get P = 0. No row comes before the kernel before has ended and the zeros of its head are there,
-// so nothing is added to dQ either.
+// any weight, get P = 0. No row comes before the kernel before has ended, so nothing is added to dQ either.
 template <typename C>
 struct RowReader {
   static constexpr int kStep = 32 * C::kRowWarps, kRows = C::kTileM / kStep;  // of a lane
@@ -175,58 +172,23 @@ struct RowReader {
       ptx::mbarrier_wait(&shared.work_full[slot.at()], slot.phase());
       const tile::KeyWork& w = shared.work[slot.at()];
       if (w.batch < 0) return;
-      if (!C::kOrdered && args.zeros.g_made && w.tile_first < w.tile_last) await_zeros(w);
 #pragma unroll 1
       for (tile::QueryWalk<C::kOrdered> at(w, args.queries_per_key_head); at.left >= 0; at.next(w))
         bring(w, ptx::afresh(at.head), ptx::afresh(at.tile));
-      if (!C::kOrdered && args.zeros.g_made) make_zeros(w.index + args.zeros.pieces);
       __syncwarp();
-      if (ptx::thread_afresh() % 32 == 0) ptx::mbarrier_arrive(&shared.work_empty[slot.at()]);
+      ptx::mbarrier_arrive_warp(&shared.work_empty[slot.at()], ptx::thread_afresh() % 32);
       slot.advance();
     }
   }
 
  private:
-  // Those of a head are made by pieces that come before all of its own.
-  __device__ __forceinline__ void await_zeros(const tile::KeyWork& w) {
-    const uint32_t* g_made = args.zeros.g_made + w.batch * args.order.heads + w.head;
-    while (ptx::load_acquire(g_made) <
-           static_cast<uint32_t>(args.order.tiles_m * C::kRowWarps * C::kBlocks)) {
-    }
-  }
-
-  // Piece `index`'s part of the sums of its key head, while consumers are at the last rows of this piece.
-  __device__ __forceinline__ void make_zeros(int index) {
-    if (index >= args.order.total) return;
-    int batch, head, tile_key;
-    args.order.find(index, batch, head, tile_key);
-    const int tile = tile_key * args.zeros.tiles;
-    const int count = (min(args.tiles_m - tile, args.zeros.tiles)) * (C::kTileFloats / 4);
-#pragma unroll 1
-    for (int i = 0; i < args.queries_per_key_head; ++i) {
-      const int64_t row = (head * args.queries_per_key_head + i) * args.scratch_rows.rows +
-                          batch * args.scratch_rows.of_sequence + tile * C::kTileM;
-      auto* g_sums = reinterpret_cast<float4*>(args.g_dq + row * C::kDim);
-#pragma unroll 1
-      for (int n = first + kStep * rank_in_pair<C>(); n < count; n += kStep * C::kBlocks)
-        g_sums[n] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    }
-    // The copy engine adds to them.
-    ptx::fence_async_global();
-    __syncwarp();
-    if (ptx::thread_afresh() % 32 == 0) {
-      ptx::fence_gpu();
-      ptx::add_release(args.zeros.g_made + batch * args.order.heads + head, 1);
-    }
-  }
-
   __device__ __forceinline__ void bring(const tile::KeyWork& w, int head, int tile) {
     if constexpr (C::kRowWarps == 1)
       bring_in_turn(w, head, tile);
     else
       bring_together(w, head, tile);
     __syncwarp();
-    if (ptx::thread_afresh() % 32 == 0) ptx::mbarrier_arrive(&shared.q_full[q.at()]);
+    ptx::mbarrier_arrive_warp(&shared.q_full[q.at()], ptx::thread_afresh() % 32);
     q.advance();
   }
 

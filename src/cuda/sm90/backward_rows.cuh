@@ -126,17 +126,8 @@ struct DeltaRows {
   }
 };
 
-// Whether the zeros of a query head are made here; if not, nobody has counted any.
-__device__ __forceinline__ bool makes_zeros(const BackwardArgs& args, int batch, int head, int tile) {
-  if (args.zeros.g_made == nullptr) return true;
-  const int of_batch = batch * args.order.heads + head / args.queries_per_key_head;
-  const bool here = of_batch < args.zeros.heads;
-  if (tile == 0 && threadIdx.x == 0) args.zeros.g_made[of_batch] = here ? kAllZeros : 0;
-  return here;
-}
-
 template <typename C>
-__global__ void __launch_bounds__(kRowThreads, 3)
+__global__ void __launch_bounds__(kRowThreads)
     backward_before(const __grid_constant__ BackwardArgs args, int wide) {
   ptx::grid_wait();
   ptx::grid_release();
@@ -144,16 +135,16 @@ __global__ void __launch_bounds__(kRowThreads, 3)
     const int first = tile * C::kTileM;
     const int64_t scratch_row =
         head * args.scratch_rows.rows + args.scratch_rows.begin<C::kTileM>(args.params, batch, s.q_begin);
-    float4* g_sums = nullptr;  // to be zeros; ordered, the first to add stores
-    if (args.g_dq && args.g_turns == nullptr && makes_zeros(args, batch, head, tile))
-      g_sums = reinterpret_cast<float4*>(args.g_dq + (scratch_row + first) * C::kDim);
-    if (args.g_turns && threadIdx.x < C::kBlocks)
-      args.g_turns[(scratch_row + first) / C::kTileM * C::kBlocks + threadIdx.x] = 0;
     DeltaRows<C>{args, s, batch, head, first, scratch_row}.make(wide != 0, [&] {
-      if (g_sums == nullptr) return;
+      if (args.g_turns) {  // the first to add stores
+        if (threadIdx.x < C::kBlocks)
+          args.g_turns[(scratch_row + first) / C::kTileM * C::kBlocks + threadIdx.x] = 0;
+      } else if (args.g_dq) {
+        auto* g_sums = reinterpret_cast<float4*>(args.g_dq + (scratch_row + first) * C::kDim);
 #pragma unroll
-      for (int i = 0; i < C::kTileFloats / 4; i += kRowThreads)
-        g_sums[i + threadIdx.x] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        for (int i = 0; i < C::kTileFloats / 4; i += kRowThreads)
+          g_sums[i + threadIdx.x] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      }
     });
   });
 }

@@ -20,6 +20,7 @@
 #define TILEWISE_CUDA_SM90_BACKWARD_WIDE_CONSUMER_H_
 
 #include "cuda/ptx/barrier.cuh"
+#include "cuda/ptx/mbarrier_warp.cuh"
 #include "cuda/ptx/registers.cuh"
 #include "cuda/sm90/backward_score.cuh"
 #include "cuda/sm90/backward_wide_config.cuh"
@@ -67,7 +68,7 @@ struct WideConsumer {
       if (w.tile_first < w.tile_last) sweep(w);
       finish(w);
       __syncwarp();
-      if (lane == 0) ptx::mbarrier_arrive(&shared.work_empty[slot.at()]);
+      ptx::mbarrier_arrive_warp(&shared.work_empty[slot.at()], lane);
       slot.advance();
     }
   }
@@ -76,9 +77,8 @@ struct WideConsumer {
   // The empty barriers count the warps that read a buffer: kBoth, in both blocks.
   template <bool kBoth = false>
   __device__ __forceinline__ void release(ptx::Mbarrier* empty) {
-    if (lane != 0) return;
-    ptx::mbarrier_arrive(empty);
-    if constexpr (kBoth) ptx::cluster_arrive(at_peer(empty));
+    ptx::mbarrier_arrive_warp(empty, lane);
+    if (kBoth && (ptx::kWarpArrivals == 32 || lane == 0)) ptx::cluster_arrive(at_peer(empty));
   }
 
   __device__ __forceinline__ void sweep(const tile::KeyWork& w) {

@@ -241,7 +241,7 @@ struct BlockForward {
       tile::shape(r_s, p.scale, p.softcap, p.alibi_slope(w.batch, w.head), row + w.q_offset, w.beyond, key,
                   lane_column);
     }
-    if (!w.is_full(tile)) tile::hide(r_s, w, row, key, lane_column);
+    if (!w.is_full(tile)) tile::hide<true>(r_s, w, row, key, lane_column);
   }
 
   // Zeroes values that no row of the tile sees: of the first and the last tile of keys.

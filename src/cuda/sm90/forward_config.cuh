@@ -25,6 +25,9 @@ struct ForwardConfig {
   static_assert(kQueries >= kConsumers);
   // Softcap, ALiBi or a scale that is not positive: more registers a score, so a smaller tile.
   static constexpr bool kShaped = kShapedScores;
+  // With three warpgroups ptxas then places the maxima in banks that the scores' fused multiply-adds conflict
+  // with, masked or not: 4 % at d 64.
+  static constexpr bool kMasksByBits = kConsumers != 3;
   static constexpr int kThreads = 128 * (kConsumers + 1);
   // 65,536 registers: what the producer gives back is what the others take.
   static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 32;

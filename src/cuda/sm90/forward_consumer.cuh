@@ -278,7 +278,7 @@ struct Consumer {
       tile::shape(r_some, p.scale, p.softcap, p.alibi_slope(w.batch, w.head), row + w.q_offset, w.beyond, key,
                   lane_column);
     }
-    if (!full) tile::hide(r_some, w, row, key, lane_column);
+    if (!full) tile::hide<C::kMasksByBits>(r_some, w, row, key, lane_column);
   }
 
   // The scores of some of this thread's rows once more: for weights that fp32 could not hold. Eight keys at a

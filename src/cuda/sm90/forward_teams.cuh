@@ -243,7 +243,7 @@ struct TeamConsumer {
       tile::shape(r_some, p.scale, p.softcap, p.alibi_slope(w.batch, head), row + w.q_offset, w.beyond, key,
                   lane_column);
     }
-    if (!full) tile::hide(r_some, w, row, key, lane_column);
+    if (!full) tile::hide<true>(r_some, w, row, key, lane_column);
   }
 
   // The scores of some of this thread's rows once more: for weights that fp32 could not hold. Eight keys at a

@@ -51,7 +51,7 @@ struct RowPair {
     }
     // 0 * NaN is not 0: what is not seen is not multiplied (write_rows).
     factor[r] = sees[r] ? __fdividef(of_keys, all) : 0.0f;
-    if (p.lse.data) lse[r] = sees[r] ? top + ptx::log2_approx(all) * kLn2 : w.empty_lse(p, row);
+    lse[r] = sees[r] ? top + ptx::log2_approx(all) * kLn2 : w.empty_lse(p, row);
   }
 
   template <int kCount>

@@ -10,7 +10,6 @@ namespace tilewise::tile {
 struct KeyWork : SequenceBand {   // head: of keys
   int32_t key;                    // first key of the tile, within the sequence
   int32_t rows_kv;                // rows of dk and dv to write
-  int32_t index;                  // of the piece of work
   int32_t scratch_row;            // of the sequence's first query, in scratch
   int32_t see_first, see_last;    // keys that some query of the sequence sees
   int32_t row_first, row_last;    // queries that see some key of the tile

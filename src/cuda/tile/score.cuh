@@ -21,8 +21,8 @@ __device__ __forceinline__ uint32_t elements_below(int limit, int begin) {
 
 // Removes what the band and the lengths hide. `row` is of the fragment's first row, `key` of its first
 // column. What a row sees lies together: bits say which elements, and the compiler takes seven at a time to
-// predicates, where two comparisons an element took three times as long.
-template <int kCount>
+// predicates, where two comparisons an element take three instructions (not kByBits; the tiles of 8.0 then spill).
+template <bool kByBits = false, int kCount>
 __device__ __forceinline__ void hide(float (&r_s)[kCount], const Work& w, int row, int key, int lane_column) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -33,8 +33,9 @@ __device__ __forceinline__ void hide(float (&r_s)[kCount], const Work& w, int ro
       const uint32_t seen = elements_below(last, begin) & ~elements_below(first, begin);
 #pragma unroll
       for (int e = 0; e < 32 && begin + e < kCount / 2; ++e) {
-        float& s = r_s[4 * ((begin + e) / 2) + 2 * r + e % 2];
-        if (!(seen & 1u << e)) s = kMinusInfinity;
+        const int i = 4 * ((begin + e) / 2) + 2 * r + e % 2, column = fragment_column(i);
+        const bool sees = kByBits ? (seen & 1u << e) != 0 : column < last && column >= first;
+        if (!sees) r_s[i] = kMinusInfinity;
       }
     }
   }
