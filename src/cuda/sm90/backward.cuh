@@ -42,7 +42,7 @@ __device__ __forceinline__ void init_barriers(SharedOf<C>& s) {
   }
   for (int i = 0; i < C::kScoreStages; ++i) {
     ptx::mbarrier_init(&s.ds_full[i], C::kWide ? kGroup : kWarps);
-    ptx::mbarrier_init(&s.ds_empty[i], kWarps);
+    ptx::mbarrier_init(&s.ds_empty[i], kWarps * C::kBlocks);
   }
   if constexpr (C::kWide) {
     ptx::mbarrier_init(&s.p_full, kGroup);
@@ -61,16 +61,18 @@ __device__ __forceinline__ void init_barriers(SharedOf<C>& s) {
     ptx::mbarrier_init(&s.work_full[i], 1);
     ptx::mbarrier_init(&s.work_empty[i], kWarps + 1 + kRowWarps + C::kStorers);
   }
+  if constexpr (C::kBlocks == 2) {
+    ptx::mbarrier_init(&s.peer_k_full, 1);
+    for (auto& full : s.peer_ds_full) ptx::mbarrier_init(&full, 1);
+    ptx::mbarrier_init(&s.ticket_full, 1);
+    ptx::mbarrier_init(&s.ticket_empty, 1);
+  }
   ptx::mbarrier_init(&s.nearly_done, 1);
   ptx::mbarrier_init_fence();
 }
 
 template <typename C>
-__global__ void __launch_bounds__(C::kThreads, 1) backward(const __grid_constant__ BackwardArgs args) {
-  extern __shared__ __align__(tile::kSwizzleAlignment) uint8_t s_bytes[];
-  auto& shared = *reinterpret_cast<SharedOf<C>*>(s_bytes);
-  if (threadIdx.x == 0) init_barriers<C>(shared);
-  __syncthreads();
+__device__ __forceinline__ void run_roles(const BackwardArgs& args, SharedOf<C>& shared) {
   const int group = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   const auto lane = static_cast<int>(threadIdx.x % 32);
@@ -103,13 +105,35 @@ __global__ void __launch_bounds__(C::kThreads, 1) backward(const __grid_constant
       BackwardConsumer<C> consumer{args, shared, group - 1, warp - 4, lane};
       consumer.run();
     } else if (group == 1) {
-      WideConsumer<C, true> consumer{args, shared, warp - 4, lane};
+      WideConsumer<C, true> consumer{args, shared, warp - 4, lane, static_cast<int>(rank_in_pair<C>())};
       consumer.run();
     } else {
-      WideConsumer<C, false> consumer{args, shared, warp - 8, lane};
+      WideConsumer<C, false> consumer{args, shared, warp - 8, lane, static_cast<int>(rank_in_pair<C>())};
       consumer.run();
     }
   }
+}
+
+template <typename C>
+__global__ void __launch_bounds__(C::kThreads, 1) backward(const __grid_constant__ BackwardArgs args) {
+  extern __shared__ __align__(tile::kSwizzleAlignment) uint8_t s_bytes[];
+  auto& shared = *reinterpret_cast<SharedOf<C>*>(s_bytes);
+  if (threadIdx.x == 0) init_barriers<C>(shared);
+  __syncthreads();
+  run_roles<C>(args, shared);
+}
+
+template <typename C>
+__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(C::kThreads, 1)
+    backward_pair(const __grid_constant__ BackwardArgs args) {
+  extern __shared__ __align__(tile::kSwizzleAlignment) uint8_t s_bytes[];
+  auto& shared = *reinterpret_cast<SharedOf<C>*>(s_bytes);
+  if (threadIdx.x == 0) init_barriers<C>(shared);
+  ptx::cluster_sync();
+  run_roles<C>(args, shared);
+  // Shared memory of a block that has left is no longer there for its peer's copies and arrivals.
+  __syncwarp();
+  ptx::cluster_sync();
 }
 
 }  // namespace tilewise::sm90

@@ -28,7 +28,7 @@ struct BackwardArgs {
   ScratchRows scratch_rows;
   float* g_dq = nullptr;        // sums of dQ, in fragment order
   float* g_delta = nullptr;     // D - dlse
-  uint32_t* g_turns = nullptr;  // deterministic: key tiles that each tile of dQ has got
+  uint32_t* g_turns = nullptr;  // deterministic: key tiles that each tile of dQ, of a pair each half, has got
   float scale_log2 = 0.0f;      // scores to exponents of 2
   int32_t queries_per_key_head = 1;
   int32_t tiles_m = 0;                            // query tiles of a sequence of the plan's length

@@ -16,13 +16,14 @@ struct BackwardTiles {
   static constexpr int kConsumers = 2;                 // warpgroups that compute
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kTileM = kRows, kTileN = kKeys;
+  static constexpr int kBlocks = 1, kBlockKeys = kKeys;  // that share a tile of keys; keys of each
   static constexpr int kGroupFloats = 64 * 64, kTileFloats = kTileM * kDim;  // of dQ: a panel, all of it
 
-  using KTile = tile::SharedTile<kTileN, kDim>;
-  using VTile = tile::SharedTile<kTileN, kDimV>;
+  using KTile = tile::SharedTile<kKeys, kDim>;
+  using VTile = tile::SharedTile<kKeys, kDimV>;
   using QTile = tile::SharedTile<kTileM, kDim>;
   using OTile = tile::SharedTile<kTileM, kDimV>;
-  using ScoreTile = tile::SharedTile<kTileN, kTileM>;  // dS transposed
+  using ScoreTile = tile::SharedTile<kKeys, kTileM>;  // dS transposed
 };
 
 // 64 keys a warpgroup.

@@ -37,7 +37,7 @@ struct BackwardRow {
   static int64_t scratch(const tilewise_problem& p) {
     const int64_t rows =
         rows_of_scratch(p.packed_q != 0, p.batch, p.seqlen_q, p.total_q, C::kTileM) * p.heads_q;
-    const int64_t turns = p.deterministic ? rows / C::kTileM : 0;
+    const int64_t turns = p.deterministic ? rows / C::kTileM * C::kBlocks : 0;
     return (rows * (C::kDim + 1) + turns) * static_cast<int64_t>(sizeof(float));
   }
 
@@ -85,8 +85,9 @@ struct BackwardRow {
     cudaError_t error = encode_tensor_map(args.q, p.q, extent_q(p, p.head_dim), C::kTileM);
     if (error == cudaSuccess)
       error = encode_tensor_map(args.dout, p.dout, extent_q(p, p.head_dim_v), C::kTileM);
-    if (error == cudaSuccess) error = encode_tensor_map(args.k, p.k, extent_kv(p, p.head_dim), C::kTileN);
-    if (error == cudaSuccess) error = encode_tensor_map(args.v, p.v, extent_kv(p, p.head_dim_v), C::kTileN);
+    if (error == cudaSuccess) error = encode_tensor_map(args.k, p.k, extent_kv(p, p.head_dim), C::kBlockKeys);
+    if (error == cudaSuccess)
+      error = encode_tensor_map(args.v, p.v, extent_kv(p, p.head_dim_v), C::kBlockKeys);
     if (error != cudaSuccess) return error;
 
     const auto query_tiles = static_cast<unsigned>(args.tiles_m * p.batch * p.heads_q);
@@ -122,20 +123,28 @@ struct BackwardRow {
   template <bool kOrdered, bool kShaped>
   using Tiles = typename C::template With<kOrdered, kShaped>;
 
+  template <typename T>
+  static auto kernel_of() {
+    if constexpr (T::kBlocks == 2)
+      return backward_pair<T>;
+    else
+      return backward<T>;
+  }
+
   template <bool kOrdered, bool kShaped>
   static cudaError_t allow() {
     using T = Tiles<kOrdered, kShaped>;
-    return cuda::allow_shared(backward<T>, sizeof(SharedOf<T>));
+    return cuda::allow_shared(kernel_of<T>(), sizeof(SharedOf<T>));
   }
 
   // early: behind backward_before. Behind anything else, what is loaded before the wait might not be there.
   template <bool kOrdered, bool kShaped>
   static cudaError_t launch_tiles(const BackwardArgs& args, const cuda::Call& call, bool early) {
     using T = Tiles<kOrdered, kShaped>;
-    const int blocks = std::min(args.order.total, call.multiprocessors);
+    const int blocks = std::min(args.order.total, call.multiprocessors / C::kBlocks) * C::kBlocks;
     if (early)
-      return cuda::launch_early(backward<T>, blocks, T::kThreads, sizeof(SharedOf<T>), call.stream, args);
-    return cuda::launch_shared(backward<T>, blocks, T::kThreads, sizeof(SharedOf<T>), call.stream, args);
+      return cuda::launch_early(kernel_of<T>(), blocks, T::kThreads, sizeof(SharedOf<T>), call.stream, args);
+    return cuda::launch_shared(kernel_of<T>(), blocks, T::kThreads, sizeof(SharedOf<T>), call.stream, args);
   }
 };
 

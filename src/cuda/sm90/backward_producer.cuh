@@ -16,16 +16,17 @@ namespace tilewise::sm90 {
 // A ticket takes about as long to come as two steps.
 constexpr int kQueryTilesOfNotice = 3;
 
-// One thread that hands out work.
+// One thread that hands out work. Of a pair the first block draws for both.
 template <typename C>
 struct Scheduler {
   const BackwardArgs& args;
   SharedOf<C>& shared;
   Ring<kWorkSlots> slot;
   uint32_t notices = 0;
+  Ring<1> ticket;  // pair
 
   __device__ __forceinline__ void run() {
-    uint32_t index = blockIdx.x;
+    uint32_t index = first();
     while (index < static_cast<uint32_t>(args.order.total)) {
       int batch, head, tile_key;
       args.order.find(index, batch, head, tile_key);
@@ -37,16 +38,38 @@ struct Scheduler {
         tile_key += C::kOrdered ? 1 : args.order.tiles_m;
         if (tile_key * C::kTileN >= work->rows_kv) break;
       }
-      index = draw_ticket(args.control, index);
+      index = next(index);
     }
     ptx::grid_release();
     ptx::mbarrier_wait(&shared.work_empty[slot.at()], slot.phase() ^ 1);
     shared.work[slot.at()].batch = -1;
     ptx::mbarrier_arrive(&shared.work_full[slot.at()]);
-    leave_tickets(args.control);
+    if (rank_in_pair<C>() == 0) leave_tickets(args.control, C::kBlocks);
   }
 
  private:
+  // Pairs draw the first piece too: a piece that waits for another's turn then never waits for blocks that
+  // have not started, however many pairs the device has room for at once.
+  __device__ __forceinline__ uint32_t first() {
+    return C::kBlocks == 1 || args.control == nullptr ? blockIdx.x / C::kBlocks : next(0);
+  }
+  __device__ __forceinline__ uint32_t next(uint32_t index) {
+    if constexpr (C::kBlocks == 1) {
+      return draw_ticket(args.control, index);
+    } else if (rank_in_pair<C>() == 0) {
+      index = args.control ? atomicAdd(args.control, 1) : index + gridDim.x / C::kBlocks;
+      ptx::mbarrier_wait(&shared.ticket_empty, ticket.phase() ^ 1);
+      ptx::cluster_send(at_peer(&shared.ticket), index, at_peer(&shared.ticket_full));
+    } else {
+      ptx::mbarrier_arrive_expect(&shared.ticket_full, sizeof(shared.ticket));
+      ptx::cluster_wait(&shared.ticket_full, ticket.phase());
+      index = *static_cast<volatile uint32_t*>(&shared.ticket);
+      ptx::cluster_arrive(at_peer(&shared.ticket_empty));
+    }
+    ticket.advance();
+    return index;
+  }
+
   // The piece of work as the others see it; null where there is none.
   __device__ __forceinline__ const tile::KeyWork* publish(int batch, int head, int tile_key) {
     ptx::mbarrier_wait(&shared.work_empty[slot.at()], slot.phase() ^ 1);
@@ -89,8 +112,9 @@ struct BackwardProducer {
  private:
   __device__ __forceinline__ void load(const tile::KeyWork& w) {
     ptx::mbarrier_wait(&shared.k_empty, kv.phase() ^ 1);
-    load_tile<typename C::KTile>(shared.k, args.k, &shared.k_full, ptx::CacheHint::normal, w.kv_begin + w.key,
-                                 w.head, w.batch);
+    const int key = w.kv_begin + w.key + C::kBlockKeys * rank_in_pair<C>();
+    load_tile<typename C::KTile>(shared.k, args.k, &shared.k_full, ptx::CacheHint::normal, key, w.head,
+                                 w.batch);
     tile::QueryWalk<C::kOrdered> at(w, args.queries_per_key_head);
     const int notice = min(at.left, kQueryTilesOfNotice - 1);
     for (bool first = true;; first = false) {
@@ -102,17 +126,31 @@ struct BackwardProducer {
       q.advance();
       if (first) {
         ptx::mbarrier_wait(&shared.v_empty, kv.phase() ^ 1);
-        load_tile<typename C::VTile>(shared.v, args.v, &shared.v_full, ptx::CacheHint::normal,
-                                     w.kv_begin + w.key, w.head, w.batch);
+        load_tile<typename C::VTile>(shared.v, args.v, &shared.v_full, ptx::CacheHint::normal, key, w.head,
+                                     w.batch);
       }
       ptx::mbarrier_wait(&shared.dout_empty[dout.at()], dout.phase() ^ 1);
       load_tile<typename C::OTile>(shared.dout[dout.at()], args.dout, &shared.dout_full[dout.at()],
                                    ptx::CacheHint::evict_last, row, at.head, w.batch);
       dout.advance();
+      if constexpr (C::kBlocks == 2)
+        if (first) load_peer_keys(w);
       if (at.left == 0) break;
       at.next(w);
     }
     kv.advance();
+  }
+
+  // The columns of the peer's keys that this block's part of dQ needs; their room is free when K's is.
+  __device__ __forceinline__ void load_peer_keys(const tile::KeyWork& w) {
+    const int rank = rank_in_pair<C>();
+    ptx::mbarrier_arrive_expect(&shared.peer_k_full, sizeof(shared.peer_k));
+#pragma unroll
+    for (int i = 0; i < C::KTile::kPanels / 2; ++i)
+      ptx::tma_load(shared.peer_k + i * C::KTile::kPanelBytes, &args.k.map, &shared.peer_k_full,
+                    ptx::CacheHint::normal, (rank * C::KTile::kPanels / 2 + i) * tile::kPanelColumns,
+                    w.kv_begin + w.key + C::kBlockKeys * (1 - rank), w.head * args.k.head_step,
+                    w.batch * args.k.batch_step);
   }
 };
 

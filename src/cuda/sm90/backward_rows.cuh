@@ -137,7 +137,8 @@ __global__ void __launch_bounds__(kRowThreads)
         head * args.scratch_rows.rows + args.scratch_rows.begin<C::kTileM>(args.params, batch, s.q_begin);
     DeltaRows<C>{args, s, batch, head, first, scratch_row}.make(wide != 0, [&] {
       if (args.g_turns) {  // the first to add stores
-        if (threadIdx.x == 0) args.g_turns[(scratch_row + first) / C::kTileM] = 0;
+        if (threadIdx.x < C::kBlocks)
+          args.g_turns[(scratch_row + first) / C::kTileM * C::kBlocks + threadIdx.x] = 0;
       } else if (args.g_dq) {
         auto* g_sums = reinterpret_cast<float4*>(args.g_dq + (scratch_row + first) * C::kDim);
 #pragma unroll
@@ -159,7 +160,8 @@ __global__ void __launch_bounds__(kRowThreads) backward_after(const __grid_const
     const int64_t first = static_cast<int64_t>(tile) * C::kTileM;
     const int64_t scratch_row =
         head * args.scratch_rows.rows + args.scratch_rows.begin<C::kTileM>(p, batch, s.q_begin);
-    const bool summed = args.g_turns == nullptr || args.g_turns[(scratch_row + first) / C::kTileM] != 0;
+    const bool summed =
+        args.g_turns == nullptr || args.g_turns[(scratch_row + first) / C::kTileM * C::kBlocks] != 0;
 #pragma unroll 1
     for (int panel = warp / 4; panel < C::kSumPanels; panel += kRowThreads / 128) {
       const int columns = panel + 1 < C::kSumPanels ? 64 : C::kLastColumns;

@@ -27,6 +27,14 @@ __device__ __forceinline__ void weigh_shaped(const float (&r_s)[kCount], uint32_
   tile::weigh_shaped_keys<T>(r_s, r_p, s_shift, how, first, last, take);
 }
 
+// A number of each of a lane's columns, of a row of numbers in shared memory.
+template <int kCount>
+__device__ __forceinline__ void read_rows(float2 (&r_rows)[kCount], const float* s_rows, int lane) {
+#pragma unroll
+  for (int j = 0; j < kCount; ++j)
+    r_rows[j] = *reinterpret_cast<const float2*>(s_rows + 2 * (lane % 4) + 8 * j);
+}
+
 // This warp's fragments of dS to the tile [key, query]; row and chunk: of a lane's first 16 bytes.
 template <typename ScoreTile, int kCount>
 __device__ __forceinline__ void put_ds(uint8_t* s_to, const uint32_t (&r_ds)[kCount], int row, int chunk) {

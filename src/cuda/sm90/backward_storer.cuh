@@ -96,8 +96,8 @@ struct TurnKeeper {
  private:
   __device__ __forceinline__ void keep_turns(const tile::KeyWork& w) {
     for (tile::QueryWalk<true> at(w, args.queries_per_key_head); at.left >= 0; at.next(w)) {
-      uint32_t* g_turn =
-          args.g_turns + (at.head * args.scratch_rows.rows + w.scratch_row) / C::kTileM + at.tile;
+      const int64_t tile = (at.head * args.scratch_rows.rows + w.scratch_row) / C::kTileM + at.tile;
+      uint32_t* g_turn = args.g_turns + tile * C::kBlocks + rank_in_pair<C>();
       const uint32_t mine = w.tiles_before<C::kTileM, C::kTileN>(at.tile);
       while (ptx::load_acquire(g_turn) != mine)
         if (g_open && ptx::mbarrier_ended(&shared.added[added.at()], added.phase())) end_turn();

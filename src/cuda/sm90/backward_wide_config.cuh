@@ -1,23 +1,29 @@
 // The constants of an sm_90a backward kernel for wide heads and its plan of shared memory: dK and dV of 64
 // keys fill half of the registers, so one warpgroup holds dV and makes P, the other holds dK and makes dS.
+// Two blocks of a cluster may share a tile of 128 keys: they exchange dS, and each makes half of dQ's
+// columns.
 #ifndef TILEWISE_CUDA_SM90_BACKWARD_WIDE_CONFIG_H_
 #define TILEWISE_CUDA_SM90_BACKWARD_WIDE_CONFIG_H_
 
+#include "cuda/ptx/cluster.cuh"
 #include "cuda/sm90/backward_config.cuh"
 
 namespace tilewise::sm90 {
 
-template <typename ElementT, int kDimQK, int kDimVO, bool kOrderedSums = false, bool kShapedScores = false>
+template <typename ElementT, int kDimQK, int kDimVO, int kBlocksTogether, bool kOrderedSums = false,
+          bool kShapedScores = false>
 struct BackwardWideConfig : BackwardTiles<64, 64, kDimQK, kDimVO> {
   using Tiles = BackwardTiles<64, 64, kDimQK, kDimVO>;
-  using Tiles::kConsumers, Tiles::kDim;
+  using Tiles::kConsumers, Tiles::kDim, Tiles::kBlockKeys;
+  static constexpr int kBlocks = kBlocksTogether, kTileN = kBlocks * kBlockKeys;
   using Element = ElementT;
   static constexpr bool kWide = true;
-  static constexpr int kQStages = 2, kOStages = 2, kScoreStages = 2;
+  // Half of the peer's K and its dS take the room of a tile of dO.
+  static constexpr int kQStages = 2, kOStages = kBlocks == 2 ? 1 : 2, kScoreStages = 2;
   static constexpr bool kOrdered = kOrderedSums;
   static constexpr bool kShaped = kShapedScores;
   template <bool kOrder, bool kShape>
-  using With = BackwardWideConfig<ElementT, kDimQK, kDimVO, kOrder, kShape>;
+  using With = BackwardWideConfig<ElementT, kDimQK, kDimVO, kBlocks, kOrder, kShape>;
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
   static_assert(kProducerRegisters + kConsumers * kConsumerRegisters <= 168 * (kConsumers + 1));
 
@@ -26,6 +32,7 @@ struct BackwardWideConfig : BackwardTiles<64, 64, kDimQK, kDimVO> {
 
   // Panels of 64 columns of dQ go to the warpgroups in turn.
   static_assert(kDim % 64 == 0 && kDim >= 128 && kDim <= 256);
+  static_assert(kBlocks == 1 || (kBlocks == 2 && kDim == 256), "a panel for each warpgroup of a pair");
   static constexpr bool kByRows = false;
   static constexpr int kLastColumns = 64, kSumPanels = kDim / 64;
 };
@@ -33,7 +40,32 @@ struct BackwardWideConfig : BackwardTiles<64, 64, kDimQK, kDimVO> {
 constexpr int kTurnStages = 2;
 
 template <typename C>
-struct WideShared {
+__device__ __forceinline__ uint32_t rank_in_pair() {
+  if constexpr (C::kBlocks == 2)
+    return ptx::cluster_rank();
+  else
+    return 0;
+}
+
+// The peer's `here`.
+__device__ __forceinline__ uint32_t at_peer(const void* here) {
+  return ptx::cluster_address(here, ptx::cluster_rank() ^ 1);
+}
+
+// What a block has of its peer's.
+template <typename C, bool kPair>
+struct PeerShared {};
+template <typename C>
+struct PeerShared<C, true> {
+  alignas(tile::kSwizzleAlignment) uint8_t peer_k[C::KTile::kBytes / 2];  // the columns of this block's dQ
+  alignas(tile::kSwizzleAlignment) uint8_t peer_ds[C::kScoreStages][C::ScoreTile::kBytes];
+  ptx::Mbarrier peer_k_full, peer_ds_full[C::kScoreStages];
+  ptx::Mbarrier ticket_full, ticket_empty;  // the second block has one; the first may send one
+  uint32_t ticket;
+};
+
+template <typename C>
+struct WideShared : PeerShared<C, C::kBlocks == 2> {
   alignas(tile::kSwizzleAlignment) uint8_t k[C::KTile::kBytes];
   alignas(tile::kSwizzleAlignment) uint8_t v[C::VTile::kBytes];
   alignas(tile::kSwizzleAlignment) uint8_t q[C::kQStages][C::QTile::kBytes];
@@ -48,7 +80,7 @@ struct WideShared {
   ptx::Mbarrier dout_full[C::kOStages], dout_empty[C::kOStages];
   ptx::Mbarrier p_full, p_empty;
   ptx::Mbarrier turn[kTurnStages], added[kTurnStages];  // ordered: a tile of dQ may be, has been added to
-  ptx::Mbarrier ds_full[C::kScoreStages], ds_empty[C::kScoreStages];
+  ptx::Mbarrier ds_full[C::kScoreStages], ds_empty[C::kScoreStages];  // empty: in both blocks
   ptx::Mbarrier work_full[kWorkSlots], work_empty[kWorkSlots];
   ptx::Mbarrier nearly_done;  // the loads of a piece of work
 };

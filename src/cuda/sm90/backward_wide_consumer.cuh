@@ -1,16 +1,21 @@
 // A consumer warpgroup of a kernel for wide heads: 64 keys against all queries that see some of them, one
 // piece of work after the other. The two have different parts, and meet over P and dS of each query tile j:
 //
-//   values  issue dV += P dO(j), dQ(j), S = K Q(j + 1)^T
-//           dV, dQ done   sums of dQ go to memory, issue the next dQ(j)
+//   values  issue dV += P dO(j), S = K Q(j + 1)^T, dQ(j - 1)
 //           S done        P = exp2(S - lse), to the other in fp32
-//   keys    issue dK += dS Q(j), dQ(j), dP = V dO(j + 1)^T
-//           dK, dQ done   sums of dQ go to memory, issue the next dQ(j)
+//           dQ done       its sums go to memory
+//   keys    issue dK += dS Q(j), dQ(j - 1), dP = V dO(j + 1)^T
+//           dQ done       its sums go to memory
 //           dP, P done    dS = P (dP - D), rounded, to shared memory
-// A step begins and ends with P and dS in registers. Each dQ = dS K is a panel of 64 columns; panels go to
-// the two in turn. Products of the next tile stand in the queue behind those of this one, and one's
-// exponentials run under the other's products. dQ goes from registers straight to its fp32 sums in memory:
-// no room for it is left.
+// A step begins and ends with P and dS in registers. One's exponentials run under the other's products, and
+// what they need of shared memory is read while products run. dQ = dS K is a step late, so that nobody waits
+// for dS; it goes in panels of 64 columns from registers straight to its fp32 sums in memory: no room for it
+// is left. Alone a block makes all panels, for its 64 keys, the warpgroups in turn; of a pair each makes half
+// of them for the 128 keys of both, a panel a warpgroup, and needs the other's dS.
+//
+// Orders of a pair. The copy engine reads what stmatrix wrote behind each lane's proxy fence and __syncwarp;
+// wgmma reads what the peer's copy engine wrote behind the mbarrier that counted its bytes. Room comes back
+// by arrivals in both blocks behind the wgmma that read it.
 #ifndef TILEWISE_CUDA_SM90_BACKWARD_WIDE_CONSUMER_H_
 #define TILEWISE_CUDA_SM90_BACKWARD_WIDE_CONSUMER_H_
 
@@ -34,12 +39,16 @@ struct WideConsumer {
   static constexpr int kGroup = kValues ? 0 : 1;
   static constexpr int kScores = C::kTileM / 2;  // fp32 registers of S or dP
   static constexpr int kColumns = kValues ? C::kDimV : C::kDim;
-  static constexpr bool kTwoPanels = kGroup + 2 < C::kSumPanels;
+  static constexpr bool kPair = C::kBlocks == 2;
+  static constexpr int kPanels = kPair ? 1 : (C::kSumPanels - kGroup + 1) / 2;  // of dQ, this warpgroup's
+  // One's exponentials are what the other waits for: its dQ stands behind them.
+  static constexpr int kBehind = kValues ? kPanels : 0;
 
   const BackwardArgs& args;
   WideShared<C>& shared;
   const int warp;  // of the warpgroup
   const int lane;
+  const int rank;  // in a pair
   Ring<1> kv, p;
   Ring<C::kQStages> q;
   Ring<C::kOStages> dout;
@@ -65,38 +74,51 @@ struct WideConsumer {
   }
 
  private:
-  // The empty barriers count the warps that read a buffer.
-  __device__ __forceinline__ void release(ptx::Mbarrier* empty) { ptx::mbarrier_arrive_warp(empty, lane); }
+  // The empty barriers count the warps that read a buffer: kBoth, in both blocks.
+  template <bool kBoth = false>
+  __device__ __forceinline__ void release(ptx::Mbarrier* empty) {
+    ptx::mbarrier_arrive_warp(empty, lane);
+    if (kBoth && (ptx::kWarpArrivals == 32 || lane == 0)) ptx::cluster_arrive(at_peer(empty));
+  }
 
   __device__ __forceinline__ void sweep(const tile::KeyWork& w) {
     steps = &w;
     Walk at(w, args.queries_per_key_head);
     ptx::mbarrier_wait(&shared.k_full, kv.phase());
-    const bool edge = w.see_first > w.key || w.see_last < w.key + C::kTileN;
-    if (edge) clear<C::kDim>(shared.k, w);
+    clear<C::kDim>(shared.k, w, rank);
     if (!kValues) {
       ptx::mbarrier_wait(&shared.v_full, kv.phase());
-      if (edge) clear<C::kDimV>(shared.v, w);
+      clear<C::kDimV>(shared.v, w, rank);
     }
     uint32_t r_a[kScores / 2];
     {
       float r_s[kScores];
       issue_first(at, r_s);
-      ptx::wgmma_wait<0>();
-      ptx::pin(r_s);
-      take_first(w, at, r_s, r_a);
+      take_first<0>(w, at, r_s, r_a);
     }
+    if constexpr (kPair) {
+      ptx::mbarrier_wait(&shared.peer_k_full, kv.phase());
+      clear<C::kDim / 2>(shared.peer_k, w, 1 - rank);
+    }
+    Walk due = at;
+    if (at.left == 0) {
+      last_step<false>(at, due, r_a);
+    } else {
+      step<false>(w, at, due, r_a);
 #pragma unroll 1
-    while (at.left > 0) step(w, at, r_a);
-    last_step(at, r_a);
+      while (at.left > 0) step<true>(w, at, due, r_a);
+      last_step<true>(at, due, r_a);
+    }
     kv.advance();
   }
 
   // Keys that nobody sees, and queries that see no key of the tile: no product may meet them.
   template <int kWidth>
-  __device__ __forceinline__ void clear(uint8_t* s_keys, const tile::KeyWork& w) {
-    tile::clear_outside<C::kTileN, kWidth>(s_keys, w.see_first - w.key, w.see_last - w.key,
-                                           kWideClearBarrier + kGroup);
+  __device__ __forceinline__ void clear(uint8_t* s_keys, const tile::KeyWork& w, int of_rank) {
+    const int first = w.see_first - w.key - of_rank * C::kBlockKeys;
+    const int last = w.see_last - w.key - of_rank * C::kBlockKeys;
+    if (first <= 0 && last >= C::kBlockKeys) return;
+    tile::clear_outside<C::kBlockKeys, kWidth>(s_keys, first, last, kWideClearBarrier + kGroup);
   }
   template <int kWidth>
   __device__ __forceinline__ void clear_queries(uint8_t* s_rows, int tile) {
@@ -119,17 +141,28 @@ struct WideConsumer {
     }
   }
 
+  // Takes them where kPending groups of products may still run.
+  template <int kPending>
   __device__ __forceinline__ void take_first(const tile::KeyWork& w, const Walk& at, float (&r_s)[kScores],
                                              uint32_t (&r_a)[kScores / 2]) {
-    if (kValues) {
-      weigh(w, at, r_s, r_a);
+    float2 r_rows[kScores / 4];
+    if constexpr (kValues) {
+      read_rows(r_rows, shared.weight_shift[q.at()], lane);
+      ptx::wgmma_wait<kPending>();
+      ptx::pin(r_s);
+      weigh(w, at, r_s, r_rows, r_a);
       release(&shared.q_empty[q.at()]);
       q.advance();
     } else {
+      wait_queries(at);
+      read_rows(r_rows, shared.delta[q.at()], lane);
+      float r_p[kScores];
+      take_weights(r_p);
+      ptx::wgmma_wait<kPending>();
+      ptx::pin(r_s);
       release(&shared.dout_empty[dout.at()]);
       dout.advance();
-      wait_queries(at);
-      differentiate(r_s, r_a);
+      differentiate(r_s, r_rows, r_p, r_a);
     }
   }
 
@@ -154,54 +187,55 @@ struct WideConsumer {
     }
   }
 
-  // From the operand of dV, or dK, of one tile to that of the next.
-  __device__ __forceinline__ void step(const tile::KeyWork& w, Walk& at, uint32_t (&r_a)[kScores / 2]) {
-    float r_s[kScores], r_dq[32];
+  // From dV's, or dK's, operand of one tile to that of the next. kDue: with dQ of the tile before.
+  template <bool kDue>
+  __device__ __forceinline__ void step(const tile::KeyWork& w, Walk& at, Walk& due,
+                                       uint32_t (&r_a)[kScores / 2]) {
+    constexpr int kLate = kDue ? kPanels : 0;  // groups of products
+    float r_s[kScores], r_dq[kPanels][32];
     issue_sum(at, r_a);
-    issue_dq(r_dq, 0);
-    const Walk due = at;
+    const Walk next_due = at;
     at.next(*steps);
-    issue_first(at, r_s);
-    ptx::wgmma_wait<1>();
-    ptx::pin(r_sum);
-    ptx::pin(r_dq);
-    leave_sum();
-    await_turn();
-    add_queries(r_dq, due, 0);
-    float r_more[32];
-    if (kTwoPanels)
-      issue_dq(r_more, 1);
-    else
-      leave_ds();
-    ptx::wgmma_wait<kTwoPanels ? 1 : 0>();
-    ptx::pin(r_s);
-    take_first(w, at, r_s, r_a);
-    if (kTwoPanels) {
-      ptx::wgmma_wait<0>();
-      ptx::pin(r_more);
-      leave_ds();
-      add_queries(r_more, due, 1);
+    if constexpr (kValues) {
+      issue_first(at, r_s);
+      if constexpr (kDue) issue_dq(r_dq);
+      ptx::wgmma_wait<1 + kLate>();
+      leave_sum();
+    } else {
+      if constexpr (kDue) issue_dq(r_dq);
+      // Room for further queries before the wait for dO, which may still have to come.
+      ptx::wgmma_wait<kLate>();
+      leave_sum();
+      issue_first(at, r_s);
+      ptx::wgmma_wait<1>();
+      if constexpr (kDue) finish_dq(r_dq, due);
     }
-    leave_turn();
+    take_first<kDue ? kBehind : 0>(w, at, r_s, r_a);
+    if constexpr (kDue && kValues) {
+      ptx::wgmma_wait<0>();
+      finish_dq(r_dq, due);
+    }
+    ptx::pin(r_sum);
+    due = next_due;
   }
 
-  __device__ __forceinline__ void last_step(const Walk& at, const uint32_t (&r_a)[kScores / 2]) {
-    float r_dq[32], r_more[32];
+  template <bool kDue>
+  __device__ __forceinline__ void last_step(const Walk& at, const Walk& due,
+                                            const uint32_t (&r_a)[kScores / 2]) {
+    float r_dq[kPanels][32];
     issue_sum(at, r_a);
     if (!kValues) release(&shared.v_empty);
-    issue_dq(r_dq, 0);
-    if (kTwoPanels) issue_dq(r_more, 1);
+    if constexpr (kDue) issue_dq(r_dq);
+    ptx::wgmma_wait<kDue ? kPanels : 0>();
+    leave_sum();
     ptx::wgmma_wait<0>();
     ptx::pin(r_sum);
-    ptx::pin(r_dq);
-    if (kTwoPanels) ptx::pin(r_more);
-    leave_sum();
-    leave_ds();
+    if constexpr (kDue) finish_dq(r_dq, due);
+    float r_last[kPanels][32];
+    issue_dq(r_last);
+    ptx::wgmma_wait<0>();
     release(&shared.k_empty);
-    await_turn();
-    add_queries(r_dq, at, 0);
-    if (kTwoPanels) add_queries(r_more, at, 1);
-    leave_turn();
+    finish_dq(r_last, at);
   }
 
   __device__ __forceinline__ void wait_queries(const Walk& at) {
@@ -216,18 +250,16 @@ struct WideConsumer {
   // Values: scores become weights, in fp32 for the other warpgroup (times the softcap's derivative), rounded
   // for dV.
   __device__ __forceinline__ void weigh(const tile::KeyWork& w, const Walk& at, float (&r_s)[kScores],
-                                        uint32_t (&r_p)[kScores / 2]) {
-    const int row = at.tile * C::kTileM, key = w.key + 16 * warp + lane / 4, column = 2 * (lane % 4);
-    const float* s_shift = shared.weight_shift[q.at()] + column;
+                                        const float2 (&r_shift)[kScores / 4], uint32_t (&r_p)[kScores / 2]) {
+    const int row = at.tile * C::kTileM, key = first_key(w), column = 2 * (lane % 4);
     float4* s_p = &shared.p[0][threadIdx.x % 128];
     if constexpr (C::kShaped) {
       ptx::mbarrier_wait(&shared.p_empty, p.phase() ^ 1);
-      weigh_shaped<T>(r_s, r_p, args, w, at.head, row, key, column, s_shift,
+      weigh_shaped<T>(r_s, r_p, args, w, at.head, row, key, column, shared.weight_shift[q.at()] + column,
                       [&](int j, float4 weights) { s_p[128 * j] = weights; });
       hand_over_weights();
     } else {
-      tile::weigh_keys(r_s, args.scale_log2,
-                       [&](int j) { return *reinterpret_cast<const float2*>(s_shift + 8 * j); });
+      tile::weigh_keys(r_s, args.scale_log2, [&](int j) { return r_shift[j]; });
       if (!steps->is_full(at.tile)) tile::hide_keys(r_s, w, row, key, column);
       ptx::mbarrier_wait(&shared.p_empty, p.phase() ^ 1);
 #pragma unroll
@@ -245,37 +277,83 @@ struct WideConsumer {
     p.advance();
   }
 
-  // Keys: dP becomes dS, rounded for dK, and to shared memory, [key, query], for dQ.
-  __device__ __forceinline__ void differentiate(const float (&r_dp)[kScores], uint32_t (&r_ds)[kScores / 2]) {
-    const float* s_delta = shared.delta[q.at()] + 2 * (lane % 4);
+  __device__ __forceinline__ void take_weights(float (&r_p)[kScores]) {
     ptx::mbarrier_wait(&shared.p_full, p.phase());
 #pragma unroll
     for (int j = 0; j < kScores / 4; ++j) {
-      const float2 delta = *reinterpret_cast<const float2*>(s_delta + 8 * j);
       const float4 weight = shared.p[j][threadIdx.x % 128];
-      r_ds[2 * j] = ptx::pack<T>(weight.x * (r_dp[4 * j] - delta.x), weight.y * (r_dp[4 * j + 1] - delta.y));
-      r_ds[2 * j + 1] =
-          ptx::pack<T>(weight.z * (r_dp[4 * j + 2] - delta.x), weight.w * (r_dp[4 * j + 3] - delta.y));
+      r_p[4 * j] = weight.x;
+      r_p[4 * j + 1] = weight.y;
+      r_p[4 * j + 2] = weight.z;
+      r_p[4 * j + 3] = weight.w;
     }
     __syncwarp();
     release(&shared.p_empty);
     p.advance();
+  }
+
+  // Keys: dP becomes dS, rounded for dK, and to shared memory, [key, query], for dQ.
+  __device__ __forceinline__ void differentiate(const float (&r_dp)[kScores],
+                                                const float2 (&r_delta)[kScores / 4],
+                                                const float (&r_p)[kScores], uint32_t (&r_ds)[kScores / 2]) {
+#pragma unroll
+    for (int i = 0; i < kScores / 2; ++i) {
+      const float2 delta = r_delta[i / 2];
+      r_ds[i] =
+          ptx::pack<T>(r_p[2 * i] * (r_dp[2 * i] - delta.x), r_p[2 * i + 1] * (r_dp[2 * i + 1] - delta.y));
+    }
     ptx::mbarrier_wait(&shared.ds_empty[ds.at()], ds.phase() ^ 1);
     put_ds<typename C::ScoreTile>(shared.ds[ds.at()], r_ds, 16 * warp + lane % 16, lane / 16);
     release(&shared.ds_full[ds.at()]);
+    if constexpr (kPair) send_ds();
     ds.advance();
   }
 
-  // This warpgroup's panel `part` of dQ.
-  __device__ __forceinline__ void issue_dq(float (&r_dq)[32], int part) {
+  // This warp's rows of dS, which lie in one piece, to the peer.
+  __device__ __forceinline__ void send_ds() {
+    constexpr int kPiece = C::ScoreTile::kBytes / 4;
+    if (lane != 0) return;
+    if (warp == 0) ptx::mbarrier_arrive_expect(&shared.peer_ds_full[ds.at()], C::ScoreTile::kBytes);
+    ptx::cluster_copy(at_peer(shared.peer_ds[ds.at()] + warp * kPiece), shared.ds[ds.at()] + warp * kPiece,
+                      kPiece, at_peer(&shared.peer_ds_full[ds.at()]));
+  }
+
+  __device__ __forceinline__ void issue_dq(float (&r_dq)[kPanels][32]) {
     ptx::mbarrier_wait(&shared.ds_full[ds_before.at()], ds_before.phase());
-    tile::issue_query_gradient<T, 64, C::kTileN, C::kTileM, C::kDim>(
-        r_dq, ptx::uniform(C::ScoreTile::mn_major(shared.ds[ds_before.at()])),
-        ptx::uniform(C::KTile::mn_major(shared.k + (kGroup + 2 * part) * C::KTile::kPanelBytes)));
+    const uint32_t ds_here = ptx::uniform(C::ScoreTile::mn_major(shared.ds[ds_before.at()]));
+    if constexpr (kPair) {
+      ptx::mbarrier_wait(&shared.peer_ds_full[ds_before.at()], ds_before.phase());
+      const uint32_t ds_there = ptx::uniform(C::ScoreTile::mn_major(shared.peer_ds[ds_before.at()]));
+      const uint32_t k_there =
+          ptx::uniform(C::KTile::mn_major(shared.peer_k + kGroup * C::KTile::kPanelBytes));
+      tile::issue_query_gradient<T, 64, C::kBlockKeys, C::kTileM, C::kDim>(r_dq[0], {ds_here, ds_there},
+                                                                           {keys_of(0), k_there});
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPanels; ++i)
+        tile::issue_query_gradient<T, 64, C::kBlockKeys, C::kTileM, C::kDim>(r_dq[i], ds_here, keys_of(i));
+    }
+  }
+
+  // This warpgroup's panel `i` of K's columns, and of dQ's.
+  __device__ __forceinline__ uint32_t keys_of(int i) const {
+    return ptx::uniform(C::KTile::mn_major(shared.k + panel(i) * C::KTile::kPanelBytes));
+  }
+  __device__ __forceinline__ int panel(int i) const { return kGroup + 2 * (kPair ? rank : i); }
+
+  __device__ __forceinline__ void finish_dq(float (&r_dq)[kPanels][32], const Walk& of) {
+    leave_ds();
+    await_turn();
+#pragma unroll
+    for (int i = 0; i < kPanels; ++i) {
+      ptx::pin(r_dq[i]);
+      add_queries(r_dq[i], of, i);
+    }
+    leave_turn();
   }
 
   __device__ __forceinline__ void leave_ds() {
-    release(&shared.ds_empty[ds_before.at()]);
+    release<kPair>(&shared.ds_empty[ds_before.at()]);
     ds_before.advance();
   }
 
@@ -290,16 +368,18 @@ struct WideConsumer {
     turn.advance();
   }
 
-  // Adds a fragment to the sums in memory.
-  __device__ __forceinline__ void add_queries(const float (&r_dq)[32], const Walk& of, int part) {
+  __device__ __forceinline__ void add_queries(const float (&r_dq)[32], const Walk& of, int i) {
     if (args.g_dq == nullptr) return;
     const int64_t row = of.head * args.scratch_rows.rows + steps->scratch_row + of.tile * C::kTileM;
-    const int piece = 4 * (kGroup + 2 * part) + warp;
+    const int piece = 4 * panel(i) + warp;
     float* g_sums = args.g_dq + row * C::kDim + piece * (C::kGroupFloats / 4) + 4 * lane;
-    if (C::kOrdered && steps->tiles_before<C::kTileM, C::kTileN>(of.tile) == 0)
-      store_fragment(g_sums, r_dq);
-    else
-      add_fragment(g_sums, r_dq);
+    const bool first = C::kOrdered && steps->tiles_before<C::kTileM, C::kTileN>(of.tile) == 0;
+    first ? store_fragment(g_sums, r_dq) : add_fragment(g_sums, r_dq);
+  }
+
+  // Of this lane's fragments; the second row is 8 further.
+  __device__ __forceinline__ int first_key(const tile::KeyWork& w) const {
+    return w.key + rank * C::kBlockKeys + 16 * warp + lane / 4;
   }
 
   __device__ __forceinline__ void finish(const tile::KeyWork& w) {
@@ -307,7 +387,7 @@ struct WideConsumer {
     const RowTensor& to = kValues ? params.dv : params.dk;
     if (to.data == nullptr) return;
     const int dim = static_cast<int>(kValues ? params.head_dim_v : params.head_dim);
-    const int first = w.key + 16 * warp + lane / 4;
+    const int first = first_key(w);
     const int64_t at = to.at(w.batch, w.kv_begin + first, w.head);
     const int columns[2] = {first < w.rows_kv ? dim : 0, first + 8 < w.rows_kv ? dim : 0};
     tile::store_gradient<T>(r_sum, kValues ? 1.0f : params.scale, to, at,

@@ -12,11 +12,12 @@ __device__ __forceinline__ uint32_t draw_ticket(uint32_t* control, uint32_t inde
   return control ? gridDim.x + atomicAdd(control, 1) : index + gridDim.x;
 }
 
-// By each block when it has drawn its last ticket: the last one to leave has seen all others do so.
-__device__ __forceinline__ void leave_tickets(uint32_t* control) {
+// By each block when it has drawn its last ticket: the last one to leave has seen all others do so. Where
+// `together` blocks share each piece, one of them draws and leaves for all.
+__device__ __forceinline__ void leave_tickets(uint32_t* control, uint32_t together = 1) {
   if (control == nullptr) return;
   __threadfence();
-  if (atomicAdd(control + 1, 1) + 1 == gridDim.x) {
+  if (atomicAdd(control + 1, 1) + 1 == gridDim.x / together) {
     control[0] = 0;
     control[1] = 0;
   }

@@ -44,5 +44,20 @@ __device__ __forceinline__ void issue_query_gradient(float (&r_dq)[kN / 2], uint
   ptx::wgmma_commit();
 }
 
+// The same of two tiles of keys.
+template <typename T, int kN, int kKeys, int kQueries, int kDim>
+__device__ __forceinline__ void issue_query_gradient(float (&r_dq)[kN / 2], const uint32_t (&ds)[2],
+                                                     const uint32_t (&k)[2]) {
+  static_assert(kN <= kPanelColumns, "one panel of K");
+  constexpr int kSteps = kKeys / 16;  // of a tile
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int i = 0; i < 2 * kSteps; ++i)
+    ptx::Wgmma<kN, T>::tt(
+        r_dq, descriptor(ds[i / kSteps] + SharedTile<kKeys, kQueries>::mn_major_step(i % kSteps)),
+        descriptor(k[i / kSteps] + SharedTile<kKeys, kDim>::mn_major_step(i % kSteps)), i != 0);
+  ptx::wgmma_commit();
+}
+
 }  // namespace tilewise::tile
 #endif  // TILEWISE_CUDA_TILE_PRODUCT_H_
