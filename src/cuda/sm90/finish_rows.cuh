@@ -41,7 +41,7 @@ __device__ __forceinline__ void finish_rows(Consumer& consumer, const tile::Work
   for (int r = 0; r < 2; ++r) ends.end(p, w, r, softmax.shift(r, args.scale_log2) * kLn2, softmax.sum[r]);
   const int lane = consumer.lane_now();
   if (!staged) {
-    tile::write_rows<T>(p, w, consumer.r_o, ends, args.wide_stores, lane);
+    tile::write_rows<T, true>(p, w, consumer.r_o, ends, args.wide_stores, lane);
     return;
   }
   ends.clear_unseen(consumer.r_o);

@@ -14,20 +14,14 @@ namespace tilewise::tile {
 // Padding rows and those of the next packed sequence may hold anything: they do not count.
 template <int kCount>
 __device__ __forceinline__ bool spoiled(const float (&r_o)[kCount], const Work& w, int first) {
-  static_assert(kCount % 16 == 0);
-  float probe[2][4];  // chains that do not wait for each other
+  float probe[2][4] = {};  // chains that do not wait for each other
 #pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    float& chain = probe[i / 2 % 2][i / 4];
-    chain = i % 2 == 0 ? r_o[i] : chain + r_o[i];
-  }
-#pragma unroll
-  for (int i = 16; i < kCount; ++i) probe[i / 2 % 2][i / 4 % 4] += r_o[i];
+  for (int i = 0; i < kCount; ++i) probe[i / 2 % 2][i / 4 % 4] += r_o[i];
   bool any = false;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const float all = (probe[r][0] + probe[r][1]) + (probe[r][2] + probe[r][3]);
-    any |= !isfinite(all) & (first + 8 * r < w.len_q);
+    any = any || (!isfinite(all) && first + 8 * r < w.len_q);
   }
   return any;
 }
@@ -73,7 +67,8 @@ struct RowPair {
   }
 };
 
-template <typename T, int kCount>
+// kWhole: store_wide's.
+template <typename T, bool kWhole = false, int kCount>
 __device__ __forceinline__ void write_rows(const ForwardParams& p, const Work& w, float (&r_o)[kCount],
                                            const RowPair& ends, bool wide, int lane) {
   ends.clear_unseen(r_o);
@@ -84,7 +79,7 @@ __device__ __forceinline__ void write_rows(const ForwardParams& p, const Work& w
   if constexpr (sizeof(T) == 2) {
     T* g_o = static_cast<T*>(p.o.data) + at;
     if (wide)
-      store_wide(r_o, ends.factor, g_o, 8 * p.o.row_stride, columns, lane);
+      store_wide<kWhole>(r_o, ends.factor, g_o, 8 * p.o.row_stride, columns, lane);
     else if (p.o.dtype != DType::f32)
       store_narrow(r_o, ends.factor, g_o, 8 * p.o.row_stride, columns, lane);
   }

@@ -28,14 +28,24 @@ __device__ __forceinline__ void hide(float (&r_s)[kCount], const Work& w, int ro
   for (int r = 0; r < 2; ++r) {
     const int last = w.hi(row + 8 * r) - key - lane_column;
     const int first = w.lo(row + 8 * r) - key - lane_column;
+    if constexpr (kByBits) {
 #pragma unroll
-    for (int begin = 0; begin < kCount / 2; begin += 32) {
-      const uint32_t seen = elements_below(last, begin) & ~elements_below(first, begin);
+      for (int begin = 0; begin < kCount / 2; begin += 32) {
+        const uint32_t seen = elements_below(last, begin) & ~elements_below(first, begin);
 #pragma unroll
-      for (int e = 0; e < 32 && begin + e < kCount / 2; ++e) {
-        const int i = 4 * ((begin + e) / 2) + 2 * r + e % 2, column = fragment_column(i);
-        const bool sees = kByBits ? (seen & 1u << e) != 0 : column < last && column >= first;
-        if (!sees) r_s[i] = kMinusInfinity;
+        for (int e = 0; e < 32 && begin + e < kCount / 2; ++e) {
+          float& s = r_s[4 * ((begin + e) / 2) + 2 * r + e % 2];
+          if (!(seen & 1u << e)) s = kMinusInfinity;
+        }
+      }
+    } else {
+#pragma unroll
+      for (int i = 2 * r; i < kCount; i += 4) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const int column = fragment_column(i + c);
+          if (column >= last || column < first) r_s[i + c] = kMinusInfinity;
+        }
       }
     }
   }
