@@ -1,0 +1,114 @@
+// The products of a warp and the softmax between them, 16 rows by 16 keys a step: as in
+// sm80/split_product.cuh, but Q stays in shared memory, so that 128 registers are enough.
+#ifndef TILEWISE_CUDA_SM90_SPLIT_PLAIN_PRODUCT_H_
+#define TILEWISE_CUDA_SM90_SPLIT_PLAIN_PRODUCT_H_
+
+#include "cuda/ptx/matrix.cuh"
+#include "cuda/ptx/mma.cuh"
+#include "cuda/sm80/split_softmax.cuh"
+#include "cuda/sm90/split_plain_args.cuh"
+#include "cuda/tile/shared_tile.cuh"
+
+namespace tilewise::sm90 {
+
+template <typename C>
+struct PlainProducts {
+  using T = typename C::Element;
+  using QTile = tile::SharedTile<C::kRows, C::kDim>;
+  using Tile = tile::SharedTile<C::kKeys, C::kDim>;
+
+  float r_o[C::kDim / 2];
+  float top[2], sum[2];       // of rows lane / 4 and + 8; sums are the lane's own until `finish`
+  int lo[2], hi[2];           // keys that these rows see
+  int full_first, full_last;  // keys that every row of the unit sees
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) top[r] = kNegativeInfinity, sum[r] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < C::kDim / 2; ++i) r_o[i] = 0.0f;
+  }
+
+  // By the whole block: Q to shared memory, 16 bytes a thread.
+  __device__ __forceinline__ void begin(const PlainArgs& args, PlainShared<C>& shared, const PlainSpan& s,
+                                        int batch) {
+    const int lane = threadIdx.x % 32;
+    {
+      const int row = threadIdx.x / 16, chunk = threadIdx.x % 16;
+      const int query = args.group.divide(row), group = static_cast<int>(args.group.divisor);
+      uint4 of_q = make_uint4(0, 0, 0, 0);
+      if (row < s.rows && query < s.len_q)
+        of_q = __ldg(reinterpret_cast<const uint4*>(
+            args.q + batch * args.q_batch + (s.q_begin + query) * args.q_row +
+            (static_cast<int>(blockIdx.x) * group + row - query * group) * args.q_head + 16 * chunk));
+      *reinterpret_cast<uint4*>(shared.q + QTile::chunk_offset(row, chunk)) = of_q;
+    }
+    const int last = args.group.divide(s.rows - 1);
+    full_first = last < s.len_q ? max(s.lo(last), 0) : INT32_MAX;
+    full_last = last < s.len_q ? s.hi(0) : 0;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = lane / 4 + 8 * r, query = args.group.divide(row);
+      const bool real = row < s.rows && query < s.len_q;
+      lo[r] = real ? s.lo(query) : 0;
+      hi[r] = real ? s.hi(query) : 0;
+    }
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ void step(const PlainArgs& args, const PlainShared<C>& shared, uint32_t s_stage,
+                                       int key0) {
+    const int lane = threadIdx.x % 32;
+    // Of a lane's rows, in a swizzled tile: the next 16 columns are 32 bytes further in the xor, as tiles begin
+    // at multiples of 128.
+    const int by_row = Tile::chunk_offset(lane % 16, lane / 16);
+    const uint32_t s_q = ptx::shared_address(shared.q) + by_row, s_v = s_stage + C::kHalfBytes + by_row;
+    const uint32_t s_k = s_stage + Tile::chunk_offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+    const auto columns = [](int k) { return k % 4 * 32; };
+    const auto panel = [](int k) { return k / 4 * Tile::kPanelBytes; };
+    // Odd and even sums apart: products wait less for each other.
+    float r_s[8] = {}, r_odd[8] = {};
+#pragma unroll
+    for (int k = 0; k < C::kDim / 16; ++k) {
+      uint32_t a[4], b[4];
+      ptx::ldmatrix_x4(a, (s_q ^ columns(k)) + panel(k));
+      ptx::ldmatrix_x4(b, (s_k ^ columns(k)) + panel(k));
+      float* to = k % 2 ? r_odd : r_s;
+      ptx::mma_16x8x16<T>(to, a, b[0], b[1]);
+      ptx::mma_16x8x16<T>(to + 4, a, b[2], b[3]);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) r_s[i] = (r_s[i] + r_odd[i]) * args.scale_log2;
+    if (key0 < full_first || key0 + C::kKeys > full_last) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int key = key0 + 2 * (lane % 4) + tile::fragment_column(i);
+        if (key < lo[i / 2 % 2] || key >= hi[i / 2 % 2]) r_s[i] = kNegativeInfinity;
+      }
+    }
+    sm80::raise_rows(top, sum, r_s, r_o);
+    sm80::weigh_rows(top, sum, r_s);
+    uint32_t r_p[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) r_p[i] = ptx::pack<T>(r_s[2 * i], r_s[2 * i + 1]);
+#pragma unroll
+    for (int n = 0; n < C::kDim / 16; ++n) {
+      uint32_t b[4];
+      ptx::ldmatrix_x4_transposed(b, (s_v ^ columns(n)) + panel(n));
+      ptx::mma_16x8x16<T>(r_o + 8 * n, r_p, b[0], b[1]);
+      ptx::mma_16x8x16<T>(r_o + 8 * n + 4, r_p, b[2], b[3]);
+    }
+  }
+
+  // Columns 2 (lane % 4) + 8 j + (0, 1) of this lane's row 8 * half + lane / 4 of O.
+  __device__ __forceinline__ void put_row(float* s_row, int half) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int j = 0; j < C::kDim / 8; ++j)
+      *reinterpret_cast<float2*>(s_row + 8 * j + 2 * (lane % 4)) =
+          half ? make_float2(r_o[4 * j + 2], r_o[4 * j + 3]) : make_float2(r_o[4 * j], r_o[4 * j + 1]);
+  }
+};
+
+}  // namespace tilewise::sm90
+#endif  // TILEWISE_CUDA_SM90_SPLIT_PLAIN_PRODUCT_H_
