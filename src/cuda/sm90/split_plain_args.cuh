@@ -3,6 +3,7 @@
 #define TILEWISE_CUDA_SM90_SPLIT_PLAIN_ARGS_H_
 
 #include "core/params.h"
+#include "cuda/sm90/forward_args.cuh"
 #include "cuda/split_sizes.h"
 #include "cuda/tile/fast_divide.cuh"
 #include "cuda/tile/work.cuh"
@@ -23,10 +24,9 @@ struct PlainSpan {
 
 // What every call needs stands first: a line of parameters that is not touched is not fetched.
 struct PlainArgs {
-  const unsigned char *q, *k, *v;
-  int64_t k_block, v_block, k_head, v_head;  // strides in bytes
-  int64_t q_batch, q_row, q_head;
-  int32_t k_row, v_row;
+  TileSource k, v;  // boxes of a group of keys
+  const unsigned char* q;
+  int64_t q_batch, q_row, q_head;  // strides in bytes
   int32_t share, total;  // groups of a block, of a line; of all sequences alike
   float scale_log2;
   int32_t cluster;  // blocks of one, which share a unit
@@ -42,22 +42,24 @@ struct PlainArgs {
   int32_t batch;
   bool o_f32;
   tile::FastDivide page, by_share;
+  bool gather;  // pages do not hold whole groups of keys
   const int32_t* page_table;
   int64_t table_batch, table_row;
   ForwardParams params;
 };
 
 // kUniform: no length is the device's, and keys are not in pages. kCluster: blocks of a cluster share a unit,
-// and join its parts through each other's shared memory.
-template <typename Element_, int kStages_, bool kUniform_, bool kCluster_>
+// and join its parts through each other's shared memory. kMergeRows: the most rows of a unit.
+template <typename Element_, int kStages_, int kMergeRows_, bool kUniform_, bool kCluster_>
 struct PlainConfig {
   using Element = Element_;
   static constexpr bool kUniform = kUniform_, kCluster = kCluster_;
-  static constexpr int kStages = kStages_;
+  static constexpr int kStages = kStages_, kMergeRows = kMergeRows_;
   static constexpr int kDim = 128, kWarps = 8, kThreads = 32 * kWarps;
   static constexpr int kRows = cuda::kSplitRows, kKeys = cuda::kSplitGroup, kRowBytes = 2 * kDim;
   static constexpr int kHalfBytes = kKeys * kRowBytes, kStageBytes = 2 * kHalfBytes;  // K, then V
-  static constexpr int kMergeRows = 4, kPitch = kDim + 4;
+  static constexpr int kPitch = kDim + 4;
+  static constexpr int kTable = kUniform ? 1 : kCluster ? 1 : kThreads;  // sequences
 };
 
 // Parts of the rows that this block of a cluster ends: of n blocks 16 / n rows each, whatever n is.
@@ -71,12 +73,12 @@ struct PlainParts<true> {
 template <typename C>
 struct PlainShared : PlainParts<C::kCluster> {
   alignas(1024) unsigned char stage[C::kWarps][C::kStages][C::kStageBytes];
-  unsigned char q[C::kRows * C::kRowBytes];
-  float merge[C::kWarps][C::kMergeRows][C::kPitch];
+  float merge[C::kWarps][C::kMergeRows][C::kPitch];  // O of the warps at the end of a unit
   float top[C::kWarps][C::kRows], sum[C::kWarps][C::kRows];
+  PlainSpan table[C::kTable];
+  ptx::Mbarrier full[C::kWarps][C::kStages];
+  ptx::Mbarrier laid, taken;  // a unit's rows are in `merge`; have been read there
   int32_t scanned[C::kWarps];
-  static constexpr int kSpans = C::kStages + 4;  // sm80/split_args.cuh says why as many
-  PlainSpan spans[C::kUniform ? 1 : kSpans];
   int32_t found_entry, found_at, first_block, blocks;
   bool last;
 };

@@ -49,7 +49,7 @@ __device__ __forceinline__ void write_plain(const PlainArgs& args, const PlainSp
     args.params.lse.at(batch, s.q_begin + query, head) = sees ? end.lse() : sink;
 }
 
-// Row r of the block's warps, of which `merge` has what they made of row r % kMergeRows.
+// Row r of the block's warps.
 template <typename C>
 __device__ __forceinline__ PlainRow merge_row(const PlainShared<C>& shared, int r) {
   PlainRow row;
@@ -60,7 +60,7 @@ __device__ __forceinline__ PlainRow merge_row(const PlainShared<C>& shared, int 
     const float weight = sm80::part_weight(shared.top[w][r], row.top);
     row.sum = fmaf(weight, shared.sum[w][r], row.sum);
     row.add(weight, *reinterpret_cast<const float4*>(
-                        &shared.merge[w][r % C::kMergeRows][4 * (threadIdx.x % 32)]));
+                        &shared.merge[w][r][4 * (threadIdx.x % 32)]));
   }
   return row;
 }
@@ -71,36 +71,35 @@ __device__ __forceinline__ PlainRow join_parts(int count, const OOf& o_of, const
   constexpr int kAtOnce = 8;
   const int lane = threadIdx.x % 32;
   PlainRow row;
+  float4 o[kAtOnce];
+  const auto read = [&](int begin) {
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) o[n] = o_of(min(begin + n, count - 1));
+  };
+  read(0);
+  float2 end = lane < count ? end_of(lane) : make_float2(kNegativeInfinity, 0.0f);
+  row.top = end.x;
 #pragma unroll 1
-  for (int base = 0; base < count; base += 32) {
-    const bool mine = base + lane < count;
-    const float2 end = mine ? end_of(base + lane) : make_float2(kNegativeInfinity, 0.0f);
-    float4 o[kAtOnce];
+  for (int n = lane + 32; n < count; n += 32) row.top = fmaxf(row.top, end_of(n).x);
 #pragma unroll
-    for (int n = 0; n < kAtOnce; ++n) o[n] = o_of(min(base + n, count - 1));
-    float top = fmaxf(end.x, row.top);
-#pragma unroll
-    for (int bit = 16; bit > 0; bit /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, bit));
-    const float fall = sm80::part_weight(row.top, top), weight = sm80::part_weight(end.x, top);
-    float sum = weight * end.y;
-#pragma unroll
-    for (int bit = 16; bit > 0; bit /= 2) sum += __shfl_xor_sync(~0u, sum, bit);
-    row.sum = fmaf(row.sum, fall, sum);
-    row.top = top;
-    row.o.x *= fall, row.o.y *= fall, row.o.z *= fall, row.o.w *= fall;
+  for (int bit = 16; bit > 0; bit /= 2) row.top = fmaxf(row.top, __shfl_xor_sync(~0u, row.top, bit));
+  float weight = 0.0f;
 #pragma unroll 1
-    for (int begin = 0;;) {
-#pragma unroll
-      for (int n = 0; n < kAtOnce; ++n) {
-        const float of_part = __shfl_sync(~0u, weight, begin + n);
-        if (base + begin + n < count) row.add(of_part, o[n]);
-      }
-      begin += kAtOnce;
-      if (begin == 32 || base + begin >= count) break;
-#pragma unroll
-      for (int n = 0; n < kAtOnce; ++n) o[n] = o_of(min(base + begin + n, count - 1));
+  for (int begin = 0; begin < count; begin += kAtOnce) {
+    if (begin % 32 == 0) {
+      if (begin > 0) end = begin + lane < count ? end_of(begin + lane) : make_float2(kNegativeInfinity, 0.0f);
+      weight = sm80::part_weight(end.x, row.top);
+      row.sum = fmaf(weight, end.y, row.sum);
     }
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) {
+      const float of_part = __shfl_sync(~0u, weight, (begin + n) % 32);
+      if (begin + n < count) row.add(of_part, o[n]);
+    }
+    if (begin + kAtOnce < count) read(begin + kAtOnce);
   }
+#pragma unroll
+  for (int bit = 16; bit > 0; bit /= 2) row.sum += __shfl_xor_sync(~0u, row.sum, bit);
   return row;
 }
 
@@ -151,6 +150,7 @@ template <typename C>
 __device__ __forceinline__ void join_blocks(const PlainArgs& args, PlainShared<C>& shared,
                                             const PlainSpan& s, int batch, int begin, int share) {
   const int warp = threadIdx.x / 32, members = gridDim.x, member = blockIdx.x;
+  __syncthreads();  // all of this block's part is written
   if (threadIdx.x == 0) {
     const int first = C::kUniform ? args.by_share.divide(begin) : begin / share;
     const int end = begin + s.groups - 1;
@@ -178,46 +178,46 @@ __device__ __forceinline__ void join_blocks(const PlainArgs& args, PlainShared<C
   }
 }
 
-// By the whole block. `walk` stands on the unit.
-template <typename C, typename Walk>
-__device__ __forceinline__ void finish_plain(const PlainArgs& args, PlainShared<C>& shared, const Walk& walk,
-                                             PlainProducts<C>& products) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, batch = walk.batch(shared);
-  const PlainSpan& s = walk.span(args, shared);
-  const bool cut = walk.at > 0 || walk.count < s.groups;
-  const PlainPart part(args, 2 * (blockIdx.y * gridDim.x + blockIdx.x) + (walk.at > 0 ? 0 : 1));
+// What the warp made of a unit, for the warps that end its rows. `ordinal`: of the block's units.
+template <typename C>
+__device__ __forceinline__ void lay_down(PlainShared<C>& shared, const PlainProducts<C>& products, int rows,
+                                         int ordinal) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  if (ordinal > 0) ptx::mbarrier_wait(&shared.taken, (ordinal - 1) & 1);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
+    const int row = lane / 4 + 8 * r;
     const float sum = tile::row_sum(products.sum[r]);
+    if (row >= rows || row >= C::kMergeRows) continue;
     if (lane % 4 == 0) {
-      shared.top[warp][lane / 4 + 8 * r] = products.top[r];
-      shared.sum[warp][lane / 4 + 8 * r] = sum;
+      shared.top[warp][row] = products.top[r];
+      shared.sum[warp][row] = sum;
     }
+    products.put_row(shared.merge[warp][row], r);
   }
-  // Every block of a cluster has begun, before anyone stores into it.
-  if constexpr (C::kCluster) ptx::cluster_wait();
+  ptx::mbarrier_arrive(&shared.laid);
+}
+
+// The rows of a unit that this warp ends: of a unit that several blocks share, into a part.
+template <typename C>
+__device__ __forceinline__ void take_rows(const PlainArgs& args, PlainShared<C>& shared, const PlainSpan& s,
+                                          const PlainPiece& piece, bool cut, int ordinal) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const PlainPart part(args, 2 * (blockIdx.y * gridDim.x + blockIdx.x) + (piece.at > 0 ? 0 : 1));
+  ptx::mbarrier_wait(&shared.laid, ordinal & 1);
 #pragma unroll 1
-  for (int begin = 0; begin < s.rows; begin += C::kMergeRows) {
-    if (lane / 16 == begin / 4 % 2) products.put_row(shared.merge[warp][lane / 4 % 4], begin / 8);
-    __syncthreads();
-    const int r = begin + warp;
-    if (warp < C::kMergeRows && r < s.rows) {
-      const PlainRow row = merge_row(shared, r);
-      if constexpr (C::kCluster) {
-        send_row(args, shared, r, row);
-      } else if (cut) {
-        __stcg(part.o(r), row.o);
-        if (lane == 0) __stcg(part.end(r), make_float2(row.top, row.sum));
-      } else {
-        write_plain<C>(args, s, batch, r, row);
-      }
+  for (int r = (warp + C::kWarps - ordinal % C::kWarps) % C::kWarps; r < s.rows; r += C::kWarps) {
+    const PlainRow row = merge_row(shared, r);
+    if constexpr (C::kCluster) {
+      send_row(args, shared, r, row);
+    } else if (cut) {
+      __stcg(part.o(r), row.o);
+      if (lane == 0) __stcg(part.end(r), make_float2(row.top, row.sum));
+    } else {
+      write_plain<C>(args, s, piece.batch, r, row);
     }
-    if (!C::kCluster || begin + C::kMergeRows < s.rows) __syncthreads();
   }
-  if constexpr (C::kCluster)
-    join_cluster(args, shared, s, batch);
-  else if (cut)
-    join_blocks(args, shared, s, batch, walk.begin, walk.share());
+  ptx::mbarrier_arrive(&shared.taken);
 }
 
 }  // namespace tilewise::sm90

@@ -9,15 +9,18 @@
 #include "core/softmax.h"
 #include "cuda/sm90/split_plain.cuh"
 #include "cuda/sm90/split_plain.h"
+#include "cuda/sm90/tensor_map.h"
 #include "cuda/support/launch.cuh"
 
 namespace tilewise::sm90 {
 
 template <typename Element>
 struct PlainHost {
-  static constexpr int kMostCluster = 16, kStages = 3;
-  template <int kOfStages, bool kUniform, bool kCluster>
-  using Config = PlainConfig<Element, kOfStages, kUniform, kCluster>;
+  template <bool kUniform>
+  using Line = PlainConfig<Element, 2, 16, kUniform, false>;
+  // A stage a warp, and where rows are few two launches fit side by side.
+  template <int kMergeRows, bool kUniform>
+  using Cluster = PlainConfig<Element, 1, kMergeRows, kUniform, true>;
 
   template <typename C>
   static cudaError_t prepare_one() {
@@ -30,11 +33,19 @@ struct PlainHost {
 
   static cudaError_t prepare() {
     if (!cuda::has_early_launch()) return cudaSuccess;
-    for (const auto one : {prepare_one<Config<1, true, true>>, prepare_one<Config<1, false, true>>,
-                           prepare_one<Config<kStages, true, false>>, prepare_one<Config<kStages, false, false>>,
-                           prepare_one<Config<kStages, true, true>>, prepare_one<Config<kStages, false, true>>})
+    for (const auto one : {prepare_one<Line<true>>, prepare_one<Line<false>>, prepare_one<Cluster<4, true>>,
+                           prepare_one<Cluster<4, false>>, prepare_one<Cluster<16, true>>,
+                           prepare_one<Cluster<16, false>>})
       if (const cudaError_t error = one(); error != cudaSuccess) return error;
     return cudaSuccess;
+  }
+
+  static TensorExtent extent_of(const ForwardParams& p) {
+    if (p.page_size) return {p.num_pages, p.page_size, p.heads_kv, 128};
+    TensorExtent extent = extent_kv(p, 128);
+    if (p.cache_batch_idx.data) extent.batch = p.cache_slots;
+    if (p.cu_seqlens_kv.data) extent.batch = 1;
+    return extent;
   }
 
   static bool takes(const ForwardParams& p, const cuda::Call& call) {
@@ -44,11 +55,11 @@ struct PlainHost {
     const auto strides = [](const RowTensor& t, int64_t by) {
       return t.batch_stride % by == 0 && t.row_stride % by == 0 && t.head_stride % by == 0;
     };
-    const auto short_rows = [](const RowTensor& t) { return t.row_stride >= 0 && t.row_stride < (1 << 24); };
     return p.head_dim == 128 && p.head_dim_v == 128 && call.num_splits == 0 && p.softcap == 0.0f &&
            !p.alibi_slopes && p.batch > 0 && p.seqlen_q * p.group() <= cuda::kSplitRows &&
-           p.page_size % cuda::kSplitGroup == 0 && aligned(p.q.data, 16) && strides(p.q, 8) &&
-           aligned(p.o.data, 16) && strides(p.o, 8) && short_rows(p.k) && short_rows(p.v);
+           aligned(p.q.data, 16) && strides(p.q, 8) &&
+           aligned(p.o.data, 16) && strides(p.o, 8) && !tensor_map_refuses(p.k, extent_of(p)) &&
+           !tensor_map_refuses(p.v, extent_of(p));
   }
 
   template <typename C>
@@ -76,18 +87,15 @@ struct PlainHost {
     return prepare_one<C>() == cudaSuccess ? once() : error;
   }
 
-  template <int kOfStages>
-  static cudaError_t go(const PlainArgs& args, bool uniform, dim3 grid, cudaStream_t stream) {
-    if (args.cluster > 1)
-      return uniform ? go<Config<kOfStages, true, true>>(args, grid, stream)
-                     : go<Config<kOfStages, false, true>>(args, grid, stream);
-    return uniform ? go<Config<kStages, true, false>>(args, grid, stream)
-                   : go<Config<kStages, false, false>>(args, grid, stream);
+  template <bool kUniform>
+  static cudaError_t go(const PlainArgs& args, int64_t rows, dim3 grid, cudaStream_t stream) {
+    if (args.cluster == 1) return go<Line<kUniform>>(args, grid, stream);
+    return rows <= 4 ? go<Cluster<4, kUniform>>(args, grid, stream) : go<Cluster<16, kUniform>>(args, grid, stream);
   }
 
   // Clusters of as many blocks that the device runs at a time.
   static int clusters_at_once(int blocks) {
-    using C = Config<kStages, true, true>;
+    using C = Cluster<16, false>;
     if (prepare_one<C>() != cudaSuccess) return 0;
     cudaLaunchAttribute of_cluster{};
     of_cluster.id = cudaLaunchAttributeClusterDimension;
@@ -107,9 +115,25 @@ struct PlainHost {
     return count;
   }
 
+  // Blocks of a cluster for each unit, 1: none. Of one sequence whose keys are few, whatever its length is: the
+  // cuts are the same wherever its keys lie.
+  static int64_t cluster_of(const ForwardParams& p, int64_t blocks) {
+    static const bool off = std::getenv("TW_PLAIN") && std::atoi(std::getenv("TW_PLAIN")) == 1;
+    if (off) return 1;
+    static const int at_once[4] = {0, clusters_at_once(2), clusters_at_once(4), clusters_at_once(8)};
+    const int64_t groups = (p.seqlen_kv + cuda::kSplitGroup - 1) / cuda::kSplitGroup;
+    for (int log = 3; log > 0; --log) {
+      const int64_t of = int64_t{1} << log;
+      // A step of each warp at most, and for most blocks a piece that is worth it.
+      if (p.batch == 1 && p.heads_kv <= at_once[log] && p.heads_kv * of <= blocks && groups <= 8 * of &&
+          (of == 2 ? groups > 1 : groups > 2 * of))
+        return of;
+    }
+    return 1;
+  }
+
   static PlainLaunch launch(const ForwardParams& p, const cuda::Call& call) {
     static const int mode = std::getenv("TW_PLAIN") ? std::atoi(std::getenv("TW_PLAIN")) : 16;
-    static const int least_stages = std::getenv("TW_STAGES") ? std::atoi(std::getenv("TW_STAGES")) : 1;
     if (mode == 0) return {};
     if (!takes(p, call) || !cuda::has_early_launch()) return {};
     PlainArgs a{};
@@ -130,40 +154,23 @@ struct PlainHost {
     constexpr int64_t kLeast = sm80::kLeastShare / cuda::kSplitGroup;
     const int64_t members = p.heads_kv, blocks = std::min(call.multiprocessors, cuda::kSplitBlocks);
     int64_t teams = blocks / members;
+    if (!uniform && p.batch > 256) return {};
     if (teams == 0 || members * teams * 100 < blocks * 85) return {};
-    // A cluster for each unit, where lengths do not differ and that leaves few multiprocessors idle.
-    a.cluster = 1;
-    if (mode > 1 && (uniform || p.batch == 1)) {
-      static const int at_once[5] = {0, clusters_at_once(2), clusters_at_once(4), clusters_at_once(8),
-                                     mode >= 16 ? clusters_at_once(16) : 0};
-      for (int log = 4; log > 0 && a.cluster == 1; --log) {
-        const int64_t of = int64_t{1} << log, units = p.batch * members;
-        if (units > at_once[log] || units * of > blocks) continue;
-        const int64_t used = std::min(of, (groups + kLeast - 1) / kLeast);
-        if (log > 1 && used * 2 <= of) continue;
-        // Unless the line has more blocks that are of use.
-        if (units * of * 3 < 2 * std::min(blocks, units * ((groups + kLeast - 1) / kLeast)) && of >= 8 && mode != 8) break;
-        a.cluster = static_cast<int32_t>(of);
-      }
-    }
-    int64_t share;
-    if (a.cluster > 1) {
-      share = (groups + a.cluster - 1) / a.cluster;
-      teams = p.batch * a.cluster;
-    } else {
-      const int64_t total = groups * p.batch;
-      share = std::max(kLeast, (total + teams - 1) / teams);
-      a.total = static_cast<int32_t>(total);
-      if (uniform) teams = (total + share - 1) / share;
-    }
+    a.cluster = static_cast<int32_t>(cluster_of(p, blocks));
+    if (a.cluster > 1) teams = a.cluster;
+    const int64_t total = groups * p.batch;
+    const int64_t share = std::max(a.cluster > 1 ? 1 : kLeast, (total + teams - 1) / teams);
+    a.total = static_cast<int32_t>(total);
+    if (uniform && a.cluster == 1) teams = (total + share - 1) / share;
     a.share = static_cast<int32_t>(share);
     a.by_share = tile::FastDivide(share);
     const auto bytes = [](const void* data) { return static_cast<const unsigned char*>(data); };
-    a.q = bytes(p.q.data), a.k = bytes(p.k.data), a.v = bytes(p.v.data);
-    a.k_block = 2 * p.k.batch_stride, a.v_block = 2 * p.v.batch_stride;
-    a.k_head = 2 * p.k.head_stride, a.v_head = 2 * p.v.head_stride;
+    a.q = bytes(p.q.data);
+    if (cudaError_t error = encode_tensor_map(a.k, p.k, extent_of(p), cuda::kSplitGroup); error != cudaSuccess)
+      return {true, error};
+    if (cudaError_t error = encode_tensor_map(a.v, p.v, extent_of(p), cuda::kSplitGroup); error != cudaSuccess)
+      return {true, error};
     a.q_batch = 2 * p.q.batch_stride, a.q_row = 2 * p.q.row_stride, a.q_head = 2 * p.q.head_stride;
-    a.k_row = static_cast<int32_t>(2 * p.k.row_stride), a.v_row = static_cast<int32_t>(2 * p.v.row_stride);
     a.scale_log2 = p.scale * kLog2E;
     a.o = p.o.data, a.lse = p.lse.data, a.sinks = p.sinks;
     a.o_batch = p.o.batch_stride, a.o_row = p.o.row_stride, a.o_head = p.o.head_stride;
@@ -171,12 +178,13 @@ struct PlainHost {
     a.parts = static_cast<float*>(call.scratch);
     a.counters = static_cast<uint32_t*>(call.control);
     a.batch = static_cast<int32_t>(p.batch);
+    a.gather = p.page_size % cuda::kSplitGroup != 0;
     a.page = tile::FastDivide(std::max<int64_t>(1, p.page_size));
     a.page_table = static_cast<const int32_t*>(p.page_table.data);
     a.table_batch = p.page_table.batch_stride, a.table_row = p.page_table.row_stride;
     const dim3 grid(static_cast<unsigned>(members), static_cast<unsigned>(teams));
-    const bool one_step = share <= 8 && least_stages == 1;
-    return {true, one_step ? go<1>(a, uniform, grid, call.stream) : go<kStages>(a, uniform, grid, call.stream)};
+    const int64_t rows = p.seqlen_q * p.group();
+    return {true, uniform ? go<true>(a, rows, grid, call.stream) : go<false>(a, rows, grid, call.stream)};
   }
 };
 

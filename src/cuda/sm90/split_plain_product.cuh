@@ -1,8 +1,9 @@
 // The products of a warp and the softmax between them, 16 rows by 16 keys a step: as in
-// sm80/split_product.cuh, but Q stays in shared memory, so that 128 registers are enough.
+// sm80/split_product.cuh.
 #ifndef TILEWISE_CUDA_SM90_SPLIT_PLAIN_PRODUCT_H_
 #define TILEWISE_CUDA_SM90_SPLIT_PLAIN_PRODUCT_H_
 
+#include "cuda/ptx/barrier.cuh"
 #include "cuda/ptx/matrix.cuh"
 #include "cuda/ptx/mma.cuh"
 #include "cuda/sm80/split_softmax.cuh"
@@ -14,35 +15,41 @@ namespace tilewise::sm90 {
 template <typename C>
 struct PlainProducts {
   using T = typename C::Element;
-  using QTile = tile::SharedTile<C::kRows, C::kDim>;
   using Tile = tile::SharedTile<C::kKeys, C::kDim>;
+  // Of a lane's rows in a swizzled tile: the next 16 columns are 32 bytes further in the xor, as stages begin
+  // at multiples of 128.
+  static constexpr int columns(int k) { return k % 4 * 32; }
+  static constexpr int panel(int k) { return k / 4 * Tile::kPanelBytes; }
 
-  float r_o[C::kDim / 2];
+  uint32_t r_q[C::kDim / 16][4];
+  float r_s[8], r_o[C::kDim / 2];
   float top[2], sum[2];       // of rows lane / 4 and + 8; sums are the lane's own until `finish`
   int lo[2], hi[2];           // keys that these rows see
   int full_first, full_last;  // keys that every row of the unit sees
+  int see_first, see_last;    // and that some row does
 
-  __device__ __forceinline__ void clear() {
+  // Q of a unit, as the products take it.
+  __device__ __forceinline__ void load_q(const PlainArgs& args, const PlainSpan& s, int batch) {
+    const int lane = threadIdx.x % 32, group = static_cast<int>(args.group.divisor);
 #pragma unroll
-    for (int r = 0; r < 2; ++r) top[r] = kNegativeInfinity, sum[r] = 0.0f;
+    for (int r = 0; r < 2; ++r) {
+      const int row = lane / 4 + 8 * r, query = args.group.divide(row);
+      const bool real = row < s.rows && query < s.len_q;
+      const auto* g_q = reinterpret_cast<const uint32_t*>(
+          args.q + batch * args.q_batch + (s.q_begin + query) * args.q_row +
+          (static_cast<int>(blockIdx.x) * group + row - query * group) * args.q_head + 4 * (lane % 4));
 #pragma unroll
-    for (int i = 0; i < C::kDim / 2; ++i) r_o[i] = 0.0f;
+      for (int k = 0; k < C::kDim / 16; ++k) {
+        r_q[k][r] = real ? __ldg(g_q + 8 * k) : 0u;
+        r_q[k][r + 2] = real ? __ldg(g_q + 8 * k + 4) : 0u;
+      }
+    }
   }
 
-  // By the whole block: Q to shared memory, 16 bytes a thread.
-  __device__ __forceinline__ void begin(const PlainArgs& args, PlainShared<C>& shared, const PlainSpan& s,
-                                        int batch) {
+  __device__ __forceinline__ void begin(const PlainArgs& args, const PlainSpan& s) {
     const int lane = threadIdx.x % 32;
-    {
-      const int row = threadIdx.x / 16, chunk = threadIdx.x % 16;
-      const int query = args.group.divide(row), group = static_cast<int>(args.group.divisor);
-      uint4 of_q = make_uint4(0, 0, 0, 0);
-      if (row < s.rows && query < s.len_q)
-        of_q = __ldg(reinterpret_cast<const uint4*>(
-            args.q + batch * args.q_batch + (s.q_begin + query) * args.q_row +
-            (static_cast<int>(blockIdx.x) * group + row - query * group) * args.q_head + 16 * chunk));
-      *reinterpret_cast<uint4*>(shared.q + QTile::chunk_offset(row, chunk)) = of_q;
-    }
+    see_first = s.see_first;
+    see_last = s.see_last;
     const int last = args.group.divide(s.rows - 1);
     full_first = last < s.len_q ? max(s.lo(last), 0) : INT32_MAX;
     full_last = last < s.len_q ? s.hi(0) : 0;
@@ -52,33 +59,27 @@ struct PlainProducts {
       const bool real = row < s.rows && query < s.len_q;
       lo[r] = real ? s.lo(query) : 0;
       hi[r] = real ? s.hi(query) : 0;
+      top[r] = kNegativeInfinity, sum[r] = 0.0f;
     }
-    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < C::kDim / 2; ++i) r_o[i] = 0.0f;
   }
 
-  __device__ __forceinline__ void step(const PlainArgs& args, const PlainShared<C>& shared, uint32_t s_stage,
-                                       int key0) {
+  __device__ __forceinline__ void score(const PlainArgs& args, uint32_t s_stage, int key0) {
     const int lane = threadIdx.x % 32;
-    // Of a lane's rows, in a swizzled tile: the next 16 columns are 32 bytes further in the xor, as tiles begin
-    // at multiples of 128.
-    const int by_row = Tile::chunk_offset(lane % 16, lane / 16);
-    const uint32_t s_q = ptx::shared_address(shared.q) + by_row, s_v = s_stage + C::kHalfBytes + by_row;
     const uint32_t s_k = s_stage + Tile::chunk_offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
-    const auto columns = [](int k) { return k % 4 * 32; };
-    const auto panel = [](int k) { return k / 4 * Tile::kPanelBytes; };
     // Odd and even sums apart: products wait less for each other.
-    float r_s[8] = {}, r_odd[8] = {};
+    float r_even[8] = {}, r_odd[8] = {};
 #pragma unroll
     for (int k = 0; k < C::kDim / 16; ++k) {
-      uint32_t a[4], b[4];
-      ptx::ldmatrix_x4(a, (s_q ^ columns(k)) + panel(k));
+      uint32_t b[4];
       ptx::ldmatrix_x4(b, (s_k ^ columns(k)) + panel(k));
-      float* to = k % 2 ? r_odd : r_s;
-      ptx::mma_16x8x16<T>(to, a, b[0], b[1]);
-      ptx::mma_16x8x16<T>(to + 4, a, b[2], b[3]);
+      float* to = k % 2 ? r_odd : r_even;
+      ptx::mma_16x8x16<T>(to, r_q[k], b[0], b[1]);
+      ptx::mma_16x8x16<T>(to + 4, r_q[k], b[2], b[3]);
     }
 #pragma unroll
-    for (int i = 0; i < 8; ++i) r_s[i] = (r_s[i] + r_odd[i]) * args.scale_log2;
+    for (int i = 0; i < 8; ++i) r_s[i] = (r_even[i] + r_odd[i]) * args.scale_log2;
     if (key0 < full_first || key0 + C::kKeys > full_last) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
@@ -86,7 +87,18 @@ struct PlainProducts {
         if (key < lo[i / 2 % 2] || key >= hi[i / 2 % 2]) r_s[i] = kNegativeInfinity;
       }
     }
-    sm80::raise_rows(top, sum, r_s, r_o);
+  }
+
+  // kFirst: nothing was summed up before.
+  template <bool kFirst>
+  __device__ __forceinline__ void weigh(uint32_t s_stage, int key0) {
+    const int lane = threadIdx.x % 32;
+    const uint32_t s_v = s_stage + C::kHalfBytes + Tile::chunk_offset(lane % 16, lane / 16);
+    if (key0 < see_first || key0 + C::kKeys > see_last) clear_values(s_stage + C::kHalfBytes, key0);
+    if constexpr (kFirst)
+      tile::row_peaks(top, r_s);
+    else
+      sm80::raise_rows(top, sum, r_s, r_o);
     sm80::weigh_rows(top, sum, r_s);
     uint32_t r_p[4];
 #pragma unroll
@@ -98,6 +110,19 @@ struct PlainProducts {
       ptx::mma_16x8x16<T>(r_o + 8 * n, r_p, b[0], b[1]);
       ptx::mma_16x8x16<T>(r_o + 8 * n + 4, r_p, b[2], b[3]);
     }
+  }
+
+  // Keys that no row sees may be anything, and become zeros; two lanes a key.
+  __device__ __forceinline__ void clear_values(uint32_t s_v, int key0) const {
+    const int lane = threadIdx.x % 32, key = key0 + lane / 2;
+    if (key < see_first || key >= see_last) {
+      const uint32_t s_row = s_v + lane % 2 * Tile::kPanelBytes + lane / 2 * 128;
+#pragma unroll 1
+      for (int i = 0; i < 128; i += 16)
+        asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(s_row + i), "r"(0) : "memory");
+    }
+    ptx::fence_async_shared();
+    __syncwarp();
   }
 
   // Columns 2 (lane % 4) + 8 j + (0, 1) of this lane's row 8 * half + lane / 4 of O.

@@ -1,11 +1,10 @@
 // Who walks which keys. Blocks of a team have a key head each and walk the same keys at the same time, so that
 // they read neighbouring bytes; all sequences stand in one line, and each team takes an equal piece of it.
-// Where lengths are the device's, every block finds its own place; the line is never stored.
+// Where lengths are the device's, every block finds what it needs to know of all sequences, and its own place.
 #ifndef TILEWISE_CUDA_SM90_SPLIT_PLAIN_WALK_H_
 #define TILEWISE_CUDA_SM90_SPLIT_PLAIN_WALK_H_
 
 #include "core/cache.h"
-#include "cuda/ptx/cluster.cuh"
 #include "cuda/sm80/split_schedule.cuh"
 #include "cuda/sm90/split_plain_args.cuh"
 
@@ -39,84 +38,74 @@ static __device__ __noinline__ void find_span(const PlainArgs& args, int batch, 
   *to = make_span(args.params, args.group, batch);
 }
 
-__device__ __forceinline__ int share_of_line(int total, int teams) {
-  return max(sm80::kLeastShare / cuda::kSplitGroup,
-             static_cast<int>((static_cast<uint32_t>(total) + teams - 1) / teams));
-}
-
-// A place in the line and what is left of the block's piece.
-struct PlainPlace {
-  int entry, at, left, share;
-  int position;  // on the line
+// What a block takes of a unit: `count` groups of its keys from the `at`-th on; 0: there is no more.
+struct PlainPiece {
+  int batch = 0, at = 0, count = 0;
+  int begin = 0;  // the unit's first group on the line
 };
 
+// A place in the line, and what is left of the block's piece of it.
 template <typename C>
-__device__ __forceinline__ PlainPlace find_place(const PlainArgs& args, PlainShared<C>& shared) {
-  PlainPlace place;
-  if constexpr (C::kCluster) {
-    const int rank = ptx::cluster_rank(), blocks = args.cluster;
-    place.entry = static_cast<int>(blockIdx.y) / blocks;
-    int groups = args.span.groups;
-    place.share = args.share;
-    if constexpr (!C::kUniform) {
-      find_span(args, place.entry, &shared.spans[0]);  // by all threads the same
-      __syncthreads();
-      groups = shared.spans[0].groups;
-      place.share = (groups + blocks - 1) / blocks;
-    }
-    place.at = place.position = place.share * rank;
-    place.left = min(place.share, groups - place.at);
-    return place;
+struct PlainWalk {
+  int entry = 0, at = 0, left = 0, position = 0;
+
+  static __device__ __forceinline__ const PlainSpan& span(const PlainArgs& args, const PlainShared<C>& shared,
+                                                          int batch) {
+    if constexpr (C::kUniform) return args.span;
+    return shared.table[batch];
   }
-  const int team = blockIdx.y, teams = gridDim.y;
+  __device__ __forceinline__ PlainPiece next(const PlainArgs& args, const PlainShared<C>& shared) {
+    PlainPiece piece;
+    piece.batch = entry;
+    if (left <= 0) return piece;
+    int groups = span(args, shared, entry).groups;
+    if constexpr (!C::kUniform && !C::kCluster)
+      while (groups == 0) groups = span(args, shared, ++entry).groups;
+    piece.batch = entry++;
+    piece.at = at;
+    piece.count = min(left, groups - at);
+    piece.begin = position - at;
+    position += piece.count;
+    left -= piece.count;
+    at = 0;
+    return piece;
+  }
+};
+
+// By the whole block.
+template <typename C>
+__device__ __forceinline__ PlainWalk<C> find_place(const PlainArgs& args, PlainShared<C>& shared, int* share) {
+  PlainWalk<C> walk;
+  *share = args.share;
+  int total = args.total;
+  if constexpr (!C::kUniform) {
+    const int entry = threadIdx.x;
+    const bool mine = entry < (C::kCluster ? 1 : args.batch);
+    if (mine) find_span(args, entry, &shared.table[entry]);
+    const int groups = mine ? shared.table[entry].groups : 0;
+    int before = 0;
+    total = sm80::scan_block<C>(shared, groups, &before);
+    const int parts = C::kCluster ? args.cluster : gridDim.y;
+    *share = (total + parts - 1) / parts;
+    if constexpr (!C::kCluster) *share = max(*share, sm80::kLeastShare / cuda::kSplitGroup);
+    const int begin = *share * static_cast<int>(blockIdx.y);
+    if (begin >= before && begin < before + groups) {
+      shared.found_entry = entry;
+      shared.found_at = begin - before;
+    }
+    __syncthreads();
+  }
+  walk.position = *share * static_cast<int>(blockIdx.y);
+  walk.left = min(*share, total - walk.position);
+  if (walk.left <= 0) return walk;
   if constexpr (C::kUniform) {
-    place.share = args.share;
-    place.position = args.share * team;
-    place.entry = args.groups.divide(place.position);
-    place.at = place.position - place.entry * static_cast<int>(args.groups.divisor);
-    place.left = min(args.share, args.total - place.position);
-    return place;
+    walk.entry = args.groups.divide(walk.position);
+    walk.at = walk.position - walk.entry * static_cast<int>(args.groups.divisor);
+  } else {
+    walk.entry = shared.found_entry;
+    walk.at = shared.found_at;
   }
-  PlainSpan span;
-  int total = 0, begin = 0, passed = 0, groups = 0, before = 0, sum = 0, share = 0;
-#pragma unroll 1
-  for (int pass = 0; pass < 2; ++pass) {
-#pragma unroll 1
-    for (int base = 0; base < args.batch; base += C::kThreads) {
-      const int entry = base + static_cast<int>(threadIdx.x);
-      if (pass == 0 || args.batch > C::kThreads) {
-        groups = 0;
-        if (entry < args.batch) {
-          find_span(args, entry, &span);
-          groups = span.groups;
-        }
-        sum = sm80::scan_block<C>(shared, groups, &before);
-      }
-      if (pass == 0) {
-        total += sum;
-        continue;
-      }
-      const int start = passed + before;
-      if (groups > 0 && begin >= start && begin < start + groups) {
-        shared.found_entry = entry;
-        shared.found_at = begin - start;
-      }
-      passed += sum;
-      if (passed > begin) break;
-    }
-    share = share_of_line(total, teams);
-    begin = share * team;
-    if (begin >= total) break;
-  }
-  __syncthreads();
-  place.share = share;
-  place.position = begin;
-  place.left = min(share, total - begin);
-  if (place.left > 0) {
-    place.entry = shared.found_entry;
-    place.at = shared.found_at;
-  }
-  return place;
+  return walk;
 }
 
 }  // namespace tilewise::sm90
