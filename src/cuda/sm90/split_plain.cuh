@@ -23,7 +23,7 @@ __device__ __forceinline__ void begin_block(const PlainArgs& args, PlainShared<C
     ptx::mbarrier_init(&shared.laid, C::kThreads);
     ptx::mbarrier_init(&shared.taken, C::kThreads);
     for (auto& of_warp : shared.full)
-      for (auto& full : of_warp) ptx::mbarrier_init(&full, by_keys ? 32 : 2);
+      for (auto& full : of_warp) ptx::mbarrier_init(&full, by_keys ? 32 : C::kQuantized ? 36 : 2);
     ptx::mbarrier_init_fence();
     ptx::tma_prefetch_map(&args.k.map);
     ptx::tma_prefetch_map(&args.v.map);
@@ -46,8 +46,8 @@ __device__ __forceinline__ void run_cluster(const PlainArgs& args, PlainShared<C
   if (warp < piece.count && key0 < span.see_last) {
     ptx::mbarrier_wait(&shared.full[warp][0], 0);
     const uint32_t s_stage = ptx::shared_address(shared.stage[warp][0]);
-    products.score(args, s_stage, key0);
-    products.template weigh<true>(s_stage, key0);
+    products.score(args, s_stage, shared.scale[0][0], key0);
+    products.template weigh<true>(args, s_stage, shared.scale[0][0], key0);
   }
   lay_down(shared, products, span.rows, 0);
   ptx::cluster_wait();  // every block has begun, before anyone stores into it
@@ -78,16 +78,17 @@ __device__ __forceinline__ void run_line(const PlainArgs& args, PlainShared<C>& 
     for (int left = (piece.count + C::kWarps - 1) / C::kWarps; left > 0; --left) {
       const bool real = key0 < last;
       const uint32_t s_stage = ptx::shared_address(shared.stage[warp][stage]);
+      const auto& s_scale = shared.scale[C::kQuantized ? warp : 0][stage];
       if (real) {
         ptx::mbarrier_wait(&shared.full[warp][stage], parity >> stage & 1);
         parity ^= 1u << stage;
-        products.score(args, s_stage, key0);
+        products.score(args, s_stage, s_scale, key0);
       }
       // Now, so that it is there when the next unit begins.
       if (left == 1 && ahead.count > 0)
         products.load_q(args, walk.span(args, shared, ahead.batch), ahead.batch);
       if (real) {
-        products.template weigh<false>(s_stage, key0);
+        products.template weigh<false>(args, s_stage, s_scale, key0);
         __syncwarp();  // all lanes have read the stage
       }
       loader.issue(stage);

@@ -14,6 +14,8 @@ struct PlainLaunch {
 
 PlainLaunch launch_plain_bf16(const ForwardParams& p, const cuda::Call& call);
 PlainLaunch launch_plain_f16(const ForwardParams& p, const cuda::Call& call);
+PlainLaunch launch_plain_bf16_f8e4m3(const ForwardParams& p, const cuda::Call& call);
+cudaError_t prepare_plain_bf16_f8e4m3();
 cudaError_t prepare_plain_bf16();
 cudaError_t prepare_plain_f16();
 

@@ -2,6 +2,10 @@
 #ifndef TILEWISE_CUDA_SM90_SPLIT_PLAIN_ARGS_H_
 #define TILEWISE_CUDA_SM90_SPLIT_PLAIN_ARGS_H_
 
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
 #include "core/params.h"
 #include "cuda/sm90/forward_args.cuh"
 #include "cuda/split_sizes.h"
@@ -41,7 +45,7 @@ struct PlainArgs {
   int64_t o_batch, o_row, o_head;  // of elements
   int32_t batch;
   bool o_f32;
-  tile::FastDivide page, by_share;
+  tile::FastDivide page, by_share, scale_rows;
   bool gather;  // pages do not hold whole groups of keys
   const int32_t* page_table;
   int64_t table_batch, table_row;
@@ -50,13 +54,17 @@ struct PlainArgs {
 
 // kUniform: no length is the device's, and keys are not in pages. kCluster: blocks of a cluster share a unit,
 // and join its parts through each other's shared memory. kMergeRows: the most rows of a unit.
-template <typename Element_, int kStages_, int kMergeRows_, bool kUniform_, bool kCluster_>
+template <typename Element_, typename Stored_, int kStages_, int kMergeRows_, bool kUniform_, bool kCluster_>
 struct PlainConfig {
   using Element = Element_;
+  using Stored = Stored_;  // of k and v
+  static constexpr bool kQuantized = sizeof(Stored) == 1;
+  using Product = std::conditional_t<kQuantized, __half, Element>;
   static constexpr bool kUniform = kUniform_, kCluster = kCluster_;
   static constexpr int kStages = kStages_, kMergeRows = kMergeRows_;
   static constexpr int kDim = 128, kWarps = 8, kThreads = 32 * kWarps;
-  static constexpr int kRows = cuda::kSplitRows, kKeys = cuda::kSplitGroup, kRowBytes = 2 * kDim;
+  static constexpr int kRows = cuda::kSplitRows, kKeys = 32 / sizeof(Stored);
+  static constexpr int kRowBytes = kDim * sizeof(Stored), kBoxKeys = 16;  // of a copy
   static constexpr int kHalfBytes = kKeys * kRowBytes, kStageBytes = 2 * kHalfBytes;  // K, then V
   static constexpr int kPitch = kDim + 4;
   static constexpr int kTable = kUniform ? 1 : kCluster ? 1 : kThreads;  // sequences
@@ -77,6 +85,7 @@ struct PlainShared : PlainParts<C::kCluster> {
   float top[C::kWarps][C::kRows], sum[C::kWarps][C::kRows];
   PlainSpan table[C::kTable];
   ptx::Mbarrier full[C::kWarps][C::kStages];
+  float scale[C::kQuantized ? C::kWarps : 1][C::kStages][2][C::kKeys];  // of the keys of a stage: K's, V's
   ptx::Mbarrier laid, taken;  // a unit's rows are in `merge`; have been read there
   int32_t scanned[C::kWarps];
   int32_t found_entry, found_at, first_block, blocks;

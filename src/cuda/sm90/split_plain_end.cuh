@@ -31,7 +31,7 @@ __device__ __forceinline__ void write_plain(const PlainArgs& args, const PlainSp
   const bool real = query < s.len_q;
   const float probe = (row.sum + row.o.x) * 0.0f + (row.o.y + row.o.z) * 0.0f + row.o.w * 0.0f;
   if (__any_sync(~0u, probe != 0.0f) && real)
-    return sm80::exact_row<T, T>(args.params, batch, head, blockIdx.x, query, 0, C::kDim);
+    return sm80::exact_row<T, typename C::Stored>(args.params, batch, head, blockIdx.x, query, 0, C::kDim);
   const bool sees = real && row.sum != 0.0f;
   const float sink = args.sinks && real ? args.sinks[head * args.params.sinks_stride] : kNegativeInfinity;
   const sm80::SplitEnd end(row.top, row.sum, sink);

@@ -14,13 +14,16 @@
 
 namespace tilewise::sm90 {
 
-template <typename Element>
+template <typename Element, typename Stored = Element>
 struct PlainHost {
+  static constexpr int64_t kColumns = 64 * sizeof(Stored), kVector = 16 / sizeof(Stored);
   template <bool kUniform>
-  using Line = PlainConfig<Element, 2, 16, kUniform, false>;
+  using Line = PlainConfig<Element, Stored, 2, 16, kUniform, false>;
   // A stage a warp, and where rows are few two launches fit side by side.
   template <int kMergeRows, bool kUniform>
-  using Cluster = PlainConfig<Element, 1, kMergeRows, kUniform, true>;
+  using Cluster = PlainConfig<Element, Stored, 1, kMergeRows, kUniform, true>;
+
+  static constexpr int kKeys = Line<true>::kKeys, kBoxKeys = Line<true>::kBoxKeys;
 
   template <typename C>
   static cudaError_t prepare_one() {
@@ -41,11 +44,18 @@ struct PlainHost {
   }
 
   static TensorExtent extent_of(const ForwardParams& p) {
-    if (p.page_size) return {p.num_pages, p.page_size, p.heads_kv, 128};
-    TensorExtent extent = extent_kv(p, 128);
+    if (p.page_size) return {p.num_pages, p.page_size, p.heads_kv, kColumns};
+    TensorExtent extent = extent_kv(p, kColumns);
     if (p.cache_batch_idx.data) extent.batch = p.cache_slots;
     if (p.cu_seqlens_kv.data) extent.batch = 1;
     return extent;
+  }
+
+  // Elements of one byte to the copy engine as pairs: nothing is done with them on the way.
+  static RowTensor as_copied(RowTensor t) {
+    constexpr int64_t kPair = 2 / sizeof(Stored);
+    t.batch_stride /= kPair, t.row_stride /= kPair, t.head_stride /= kPair;
+    return t;
   }
 
   static bool takes(const ForwardParams& p, const cuda::Call& call) {
@@ -55,11 +65,11 @@ struct PlainHost {
     const auto strides = [](const RowTensor& t, int64_t by) {
       return t.batch_stride % by == 0 && t.row_stride % by == 0 && t.head_stride % by == 0;
     };
-    return p.head_dim == 128 && p.head_dim_v == 128 && call.num_splits == 0 && p.softcap == 0.0f &&
+    return p.head_dim == 128 && p.head_dim_v == 128 && call.num_splits == 0 && p.batch <= Line<false>::kTable && p.softcap == 0.0f &&
            !p.alibi_slopes && p.batch > 0 && p.seqlen_q * p.group() <= cuda::kSplitRows &&
            aligned(p.q.data, 16) && strides(p.q, 8) &&
-           aligned(p.o.data, 16) && strides(p.o, 8) && !tensor_map_refuses(p.k, extent_of(p)) &&
-           !tensor_map_refuses(p.v, extent_of(p));
+           aligned(p.o.data, 16) && strides(p.o, 8) && strides(p.k, kVector) && strides(p.v, kVector) &&
+           !tensor_map_refuses(as_copied(p.k), extent_of(p)) && !tensor_map_refuses(as_copied(p.v), extent_of(p));
   }
 
   template <typename C>
@@ -121,7 +131,7 @@ struct PlainHost {
     static const bool off = std::getenv("TW_PLAIN") && std::atoi(std::getenv("TW_PLAIN")) == 1;
     if (off) return 1;
     static const int at_once[4] = {0, clusters_at_once(2), clusters_at_once(4), clusters_at_once(8)};
-    const int64_t groups = (p.seqlen_kv + cuda::kSplitGroup - 1) / cuda::kSplitGroup;
+    const int64_t groups = (p.seqlen_kv + kKeys - 1) / kKeys;
     for (int log = 3; log > 0; --log) {
       const int64_t of = int64_t{1} << log;
       // A step of each warp at most, and for most blocks a piece that is worth it.
@@ -143,18 +153,17 @@ struct PlainHost {
                          !p.cu_seqlens_q.data && !p.cu_seqlens_kv.data && !p.q_offset.data &&
                          !p.cache_batch_idx.data;
     // Of sequences whose lengths are the device's: as if all were full.
-    int64_t groups = (p.seqlen_kv + cuda::kSplitGroup - 1) / cuda::kSplitGroup;
+    int64_t groups = (p.seqlen_kv + kKeys - 1) / kKeys;
     if (uniform) {
-      a.span = make_span(p, a.group, 0);
+      a.span = make_span(p, a.group, kKeys, 0);
       groups = a.span.groups;
       a.groups = tile::FastDivide(std::max<int64_t>(1, groups));
       if (groups == 0) return {true, cudaSuccess};
     }
     groups = std::max<int64_t>(1, groups);
-    constexpr int64_t kLeast = sm80::kLeastShare / cuda::kSplitGroup;
+    constexpr int64_t kLeast = sm80::kLeastShare / kKeys;
     const int64_t members = p.heads_kv, blocks = std::min(call.multiprocessors, cuda::kSplitBlocks);
     int64_t teams = blocks / members;
-    if (!uniform && p.batch > 256) return {};
     if (teams == 0 || members * teams * 100 < blocks * 85) return {};
     a.cluster = static_cast<int32_t>(cluster_of(p, blocks));
     if (a.cluster > 1) teams = a.cluster;
@@ -166,9 +175,9 @@ struct PlainHost {
     a.by_share = tile::FastDivide(share);
     const auto bytes = [](const void* data) { return static_cast<const unsigned char*>(data); };
     a.q = bytes(p.q.data);
-    if (cudaError_t error = encode_tensor_map(a.k, p.k, extent_of(p), cuda::kSplitGroup); error != cudaSuccess)
+    if (cudaError_t error = encode_tensor_map(a.k, as_copied(p.k), extent_of(p), kBoxKeys); error != cudaSuccess)
       return {true, error};
-    if (cudaError_t error = encode_tensor_map(a.v, p.v, extent_of(p), cuda::kSplitGroup); error != cudaSuccess)
+    if (cudaError_t error = encode_tensor_map(a.v, as_copied(p.v), extent_of(p), kBoxKeys); error != cudaSuccess)
       return {true, error};
     a.q_batch = 2 * p.q.batch_stride, a.q_row = 2 * p.q.row_stride, a.q_head = 2 * p.q.head_stride;
     a.scale_log2 = p.scale * kLog2E;
@@ -178,7 +187,8 @@ struct PlainHost {
     a.parts = static_cast<float*>(call.scratch);
     a.counters = static_cast<uint32_t*>(call.control);
     a.batch = static_cast<int32_t>(p.batch);
-    a.gather = p.page_size % cuda::kSplitGroup != 0;
+    a.gather = p.page_size % kBoxKeys != 0;
+    a.scale_rows = tile::FastDivide(std::max<int64_t>(1, p.scale_rows));
     a.page = tile::FastDivide(std::max<int64_t>(1, p.page_size));
     a.page_table = static_cast<const int32_t*>(p.page_table.data);
     a.table_batch = p.page_table.batch_stride, a.table_row = p.page_table.row_stride;

@@ -32,43 +32,72 @@ class PlainLoader {
   }
 
  private:
-  using Tile = tile::SharedTile<C::kKeys, C::kDim>;
+  using T = typename C::Stored;
+  using Tile = tile::SharedTile<C::kKeys, C::kRowBytes / 2>;
+  using Box = tile::SharedTile<C::kBoxKeys, C::kRowBytes / 2>;
+  static constexpr int kBoxes = C::kKeys / C::kBoxKeys;
+  static_assert(kBoxes == 1 || Tile::kPanels == 1, "rows of a second box follow the first's");
+  static constexpr int kChunks = C::kRowBytes / 16, kRowsAtOnce = 32 / kChunks;
   static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
 
   __device__ __forceinline__ void copy(uint32_t stage) {
     const int warp = threadIdx.x / 32;
     unsigned char* s_stage = shared_.stage[warp][stage];
     ptx::Mbarrier* full = &shared_.full[warp][stage];
-    if (!C::kUniform && args_.gather) return copy_keys(s_stage, full);
-    if (lane() != 0) return;
-    int row = row_ + key_, block = block_;
+    const int key = key_ + lane() % C::kKeys;  // the lane's
+    int row = row_ + key, block = block_;
     if (!C::kUniform && args_.page_table) {
-      block = clamped(page_);
-      row = key_ - args_.page.divide(key_) * static_cast<int>(args_.page.divisor);
+      block = min(max(page_, 0), static_cast<int>(args_.params.num_pages) - 1);
+      row = key - args_.page.divide(key) * static_cast<int>(args_.page.divisor);
     }
-    load_tile<Tile>(s_stage, args_.k, full, ptx::CacheHint::evict_first, row, blockIdx.x, block);
-    load_tile<Tile>(s_stage + C::kHalfBytes, args_.v, full, ptx::CacheHint::evict_first, row, blockIdx.x,
-                    block);
+    if constexpr (C::kQuantized) copy_scales(shared_.scale[warp][stage], block, key);
+    if (!C::kUniform && args_.gather) {
+      copy_keys(s_stage, block, row);
+      return ptx::cp_async_arrive(full);
+    }
+    if constexpr (C::kQuantized) ptx::cp_async_arrive(full);
+    if (lane() % C::kBoxKeys != 0 || lane() >= C::kKeys) return;
+    s_stage += lane() / C::kBoxKeys * Box::kPanelBytes;
+    load_tile<Box>(s_stage, args_.k, full, ptx::CacheHint::evict_first, row, blockIdx.x, block);
+    load_tile<Box>(s_stage + C::kHalfBytes, args_.v, full, ptx::CacheHint::evict_first, row, blockIdx.x, block);
   }
 
   // Lanes know where a key of the group lies, and tell the lanes that copy it.
-  __device__ __forceinline__ void copy_keys(unsigned char* s_stage, ptx::Mbarrier* full) const {
+  __device__ __forceinline__ void copy_keys(unsigned char* s_stage, int64_t block, int row) const {
     const ForwardParams& p = args_.params;
-    const int of_lane = key_ + lane() % C::kKeys;
-    const int64_t block = clamped(page_);
-    const int64_t row = of_lane - args_.page.divide(of_lane) * static_cast<int>(args_.page.divisor);
-    const int64_t k_at = 2 * (block * p.k.batch_stride + row * p.k.row_stride + blockIdx.x * p.k.head_stride);
-    const int64_t v_at = 2 * (block * p.v.batch_stride + row * p.v.row_stride + blockIdx.x * p.v.head_stride);
+    constexpr int64_t kBytes = sizeof(T);
+    const int64_t k_at =
+        kBytes * (block * p.k.batch_stride + row * p.k.row_stride + blockIdx.x * p.k.head_stride);
+    const int64_t v_at =
+        kBytes * (block * p.v.batch_stride + row * p.v.row_stride + blockIdx.x * p.v.head_stride);
     const uint32_t s_to = ptx::shared_address(s_stage);
 #pragma unroll 1
-    for (int i = 0; i < C::kKeys; i += 2) {
-      const int key = i + lane() / 16, chunk = lane() % 16;
+    for (int i = 0; i < C::kKeys; i += kRowsAtOnce) {
+      const int key = i + lane() / kChunks, chunk = lane() % kChunks;
       const auto* k = static_cast<const unsigned char*>(p.k.data) + __shfl_sync(~0u, k_at, key) + 16 * chunk;
       const auto* v = static_cast<const unsigned char*>(p.v.data) + __shfl_sync(~0u, v_at, key) + 16 * chunk;
       ptx::cp_async_16(s_to + Tile::chunk_offset(key, chunk), k, 16);
       ptx::cp_async_16(s_to + C::kHalfBytes + Tile::chunk_offset(key, chunk), v, 16);
     }
-    ptx::cp_async_arrive(full);
+  }
+
+  // Of the lane's key; of one that no row sees the nearest's.
+  __device__ __forceinline__ void copy_scales(float (&s_scale)[2][C::kKeys], int64_t block, int key) const {
+    const ForwardParams& p = args_.params;
+    key = min(max(key, see_first_), see_last_ - 1);
+    int group = 0;
+    if (p.scale_rows) {
+      if (args_.page_table) key -= args_.page.divide(key) * static_cast<int>(args_.page.divisor);
+      group = args_.scale_rows.divide(key);
+    }
+    const CacheScales* const of[2] = {&p.k_scales, &p.v_scales};
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+      if (of[n]->data)
+        ptx::cp_async_4(ptx::shared_address(&s_scale[n][lane()]),
+                        of[n]->data + block * of[n]->block_stride + group * of[n]->group_stride +
+                            blockIdx.x * of[n]->head_stride,
+                        4);
   }
 
   __device__ __forceinline__ void begin_piece() {
@@ -80,10 +109,10 @@ class PlainLoader {
     last_ = min(span.see_last, (first + piece.count) * C::kKeys);
     key_ = (first + static_cast<int>(threadIdx.x) / 32) * C::kKeys;
     block_ = piece.batch;
+    see_first_ = span.see_first;
+    see_last_ = span.see_last;
     if constexpr (C::kUniform) return;
     if (args_.page_table) {
-      see_first_ = span.see_first;
-      see_last_ = span.see_last;
       table_ = args_.page_table + piece.batch * args_.table_batch;
       page_ = page_of(key_);
       next_page_ = page_of(key_ + C::kWarps * C::kKeys);
@@ -93,14 +122,11 @@ class PlainLoader {
     }
   }
 
-  // Of a group of keys, or of the lane's key: read two steps early. Of keys that no row sees there may be none.
+  // Of the lane's key of a group: read two steps early. Of keys that no row sees there may be none.
   __device__ __forceinline__ int page_of(int key) const {
     if (C::kUniform || !args_.page_table || key >= last_) return 0;
-    if (args_.gather) key += lane() % C::kKeys;
-    return table_[args_.page.divide(min(max(key, see_first_), see_last_ - 1)) * args_.table_row];
-  }
-  __device__ __forceinline__ int clamped(int page) const {
-    return min(max(page, 0), static_cast<int>(args_.params.num_pages) - 1);
+    key = min(max(key + lane() % C::kKeys, see_first_), see_last_ - 1);
+    return table_[args_.page.divide(key) * args_.table_row];
   }
 
   const PlainArgs& args_;

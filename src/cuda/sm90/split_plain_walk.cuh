@@ -11,7 +11,7 @@
 namespace tilewise::sm90 {
 
 __host__ __device__ __forceinline__ PlainSpan make_span(const ForwardParams& p, const tile::FastDivide& group,
-                                                        int batch) {
+                                                        int keys, int batch) {
   PlainSpan s;
   const Sequence sequence = sequence_of(p, batch);
   tile::SequenceBand band;
@@ -27,15 +27,15 @@ __host__ __device__ __forceinline__ PlainSpan make_span(const ForwardParams& p, 
     s.see_last = s.hi(last);
     if (s.see_last <= s.see_first) s.see_first = s.see_last = 0;
   }
-  s.first = s.see_first / cuda::kSplitGroup;
-  s.groups = (s.see_last + cuda::kSplitGroup - 1) / cuda::kSplitGroup - s.first;
+  s.first = s.see_first / keys;
+  s.groups = (s.see_last + keys - 1) / keys - s.first;
   if (s.see_last == 0) s.groups = s.rows > 0 ? 1 : 0;
   return s;
 }
 
 // Once in the code: much of it, and rarely run.
-static __device__ __noinline__ void find_span(const PlainArgs& args, int batch, PlainSpan* to) {
-  *to = make_span(args.params, args.group, batch);
+static __device__ __noinline__ void find_span(const PlainArgs& args, int keys, int batch, PlainSpan* to) {
+  *to = make_span(args.params, args.group, keys, batch);
 }
 
 // What a block takes of a unit: `count` groups of its keys from the `at`-th on; 0: there is no more.
@@ -81,13 +81,13 @@ __device__ __forceinline__ PlainWalk<C> find_place(const PlainArgs& args, PlainS
   if constexpr (!C::kUniform) {
     const int entry = threadIdx.x;
     const bool mine = entry < (C::kCluster ? 1 : args.batch);
-    if (mine) find_span(args, entry, &shared.table[entry]);
+    if (mine) find_span(args, C::kKeys, entry, &shared.table[entry]);
     const int groups = mine ? shared.table[entry].groups : 0;
     int before = 0;
     total = sm80::scan_block<C>(shared, groups, &before);
     const int parts = C::kCluster ? args.cluster : gridDim.y;
     *share = (total + parts - 1) / parts;
-    if constexpr (!C::kCluster) *share = max(*share, sm80::kLeastShare / cuda::kSplitGroup);
+    if constexpr (!C::kCluster) *share = max(*share, sm80::kLeastShare / C::kKeys);
     const int begin = *share * static_cast<int>(blockIdx.y);
     if (begin >= before && begin < before + groups) {
       shared.found_entry = entry;
