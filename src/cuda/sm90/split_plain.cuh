@@ -19,14 +19,16 @@ namespace tilewise::sm90 {
 template <typename C>
 __device__ __forceinline__ void begin_block(const PlainArgs& args, PlainShared<C>& shared) {
   if (threadIdx.x == 0) {
-    const bool by_keys = !C::kUniform && args.gather;
+    const bool by_lanes = !C::kCluster || (!C::kUniform && args.gather);
     ptx::mbarrier_init(&shared.laid, C::kThreads);
     ptx::mbarrier_init(&shared.taken, C::kThreads);
     for (auto& of_warp : shared.full)
-      for (auto& full : of_warp) ptx::mbarrier_init(&full, by_keys ? 32 : C::kQuantized ? 36 : 2);
+      for (auto& full : of_warp) ptx::mbarrier_init(&full, by_lanes ? 32 : C::kQuantized ? 36 : 2);
     ptx::mbarrier_init_fence();
-    ptx::tma_prefetch_map(&args.k.map);
-    ptx::tma_prefetch_map(&args.v.map);
+    if constexpr (C::kCluster) {
+      ptx::tma_prefetch_map(&args.k_map.map);
+      ptx::tma_prefetch_map(&args.v_map.map);
+    }
   }
   __syncthreads();
 }
@@ -46,12 +48,12 @@ __device__ __forceinline__ void run_cluster(const PlainArgs& args, PlainShared<C
   if (warp < piece.count && key0 < span.see_last) {
     ptx::mbarrier_wait(&shared.full[warp][0], 0);
     const uint32_t s_stage = ptx::shared_address(shared.stage[warp][0]);
-    products.score(args, s_stage, shared.scale[0][0], key0);
+    products.score(args, span, s_stage, shared.scale[0][0], key0);
     products.template weigh<true>(args, s_stage, shared.scale[0][0], key0);
   }
   lay_down(shared, products, span.rows, 0);
   ptx::cluster_wait();  // every block has begun, before anyone stores into it
-  take_rows(args, shared, span, piece, true, 0);
+  take_rows(args, shared, span, piece.batch, 0, 0);
   join_cluster(args, shared, span, piece.batch);
 }
 
@@ -63,7 +65,8 @@ __device__ __forceinline__ void run_line(const PlainArgs& args, PlainShared<C>& 
   for (int n = 0; n < C::kStages; ++n) loader.issue(n);
   const int warp = threadIdx.x / 32;
   PlainProducts<C> products;
-  PlainPiece piece = walk.next(args, shared), before;  // `before`: its rows are to be ended
+  PlainPiece piece = walk.next(args, shared);
+  int before = -1;  // the sequence of a unit whose rows are to be ended
   uint32_t stage = 0, parity = 0;                      // a bit for each stage
   int ordinal = 0;
   products.load_q(args, walk.span(args, shared, piece.batch), piece.batch);
@@ -82,7 +85,7 @@ __device__ __forceinline__ void run_line(const PlainArgs& args, PlainShared<C>& 
       if (real) {
         ptx::mbarrier_wait(&shared.full[warp][stage], parity >> stage & 1);
         parity ^= 1u << stage;
-        products.score(args, s_stage, s_scale, key0);
+        products.score(args, span, s_stage, s_scale, key0);
       }
       // Now, so that it is there when the next unit begins.
       if (left == 1 && ahead.count > 0)
@@ -94,23 +97,22 @@ __device__ __forceinline__ void run_line(const PlainArgs& args, PlainShared<C>& 
       loader.issue(stage);
       stage = stage + 1 == C::kStages ? 0 : stage + 1;
       key0 += C::kWarps * C::kKeys;
-      if (before.count > 0) {
-        take_rows(args, shared, walk.span(args, shared, before.batch), before, false, ordinal - 1);
-        before.count = 0;
+      if (before >= 0) {
+        take_rows(args, shared, walk.span(args, shared, before), before, -1, ordinal - 1);
+        before = -1;
       }
     }
     lay_down(shared, products, span.rows, ordinal);
     if (piece.at > 0 || piece.count < span.groups) {
-      take_rows(args, shared, span, piece, true, ordinal);
+      take_rows(args, shared, span, piece.batch, piece.at, ordinal);
       join_blocks(args, shared, span, piece.batch, piece.begin, share);
     } else {
-      before = piece;
+      before = piece.batch;
     }
     ++ordinal;
     piece = ahead;
   }
-  if (before.count > 0)
-    take_rows(args, shared, walk.span(args, shared, before.batch), before, false, ordinal - 1);
+  if (before >= 0) take_rows(args, shared, walk.span(args, shared, before), before, -1, ordinal - 1);
 }
 
 template <typename C>

@@ -28,9 +28,10 @@ struct PlainSpan {
 
 // What every call needs stands first: a line of parameters that is not touched is not fetched.
 struct PlainArgs {
-  TileSource k, v;  // boxes of a group of keys
-  const unsigned char* q;
-  int64_t q_batch, q_row, q_head;  // strides in bytes
+  const unsigned char *q, *k, *v;
+  int64_t k_block, v_block, k_head, v_head;  // strides in bytes
+  int64_t q_batch, q_row, q_head;
+  int32_t k_row, v_row;
   int32_t share, total;  // groups of a block, of a line; of all sequences alike
   float scale_log2;
   int32_t cluster;  // blocks of one, which share a unit
@@ -50,6 +51,7 @@ struct PlainArgs {
   const int32_t* page_table;
   int64_t table_batch, table_row;
   ForwardParams params;
+  TileSource k_map, v_map;  // of a cluster's blocks
 };
 
 // kUniform: no length is the device's, and keys are not in pages. kCluster: blocks of a cluster share a unit,

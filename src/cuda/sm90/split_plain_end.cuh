@@ -198,23 +198,24 @@ __device__ __forceinline__ void lay_down(PlainShared<C>& shared, const PlainProd
   ptx::mbarrier_arrive(&shared.laid);
 }
 
-// The rows of a unit that this warp ends: of a unit that several blocks share, into a part.
+// The rows of a unit that this warp ends: of a unit that several blocks share into a part, where `at` says
+// with which group of keys this block begins; else -1.
 template <typename C>
 __device__ __forceinline__ void take_rows(const PlainArgs& args, PlainShared<C>& shared, const PlainSpan& s,
-                                          const PlainPiece& piece, bool cut, int ordinal) {
+                                          int batch, int at, int ordinal) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const PlainPart part(args, 2 * (blockIdx.y * gridDim.x + blockIdx.x) + (piece.at > 0 ? 0 : 1));
+  const PlainPart part(args, 2 * (blockIdx.y * gridDim.x + blockIdx.x) + (at > 0 ? 0 : 1));
   ptx::mbarrier_wait(&shared.laid, ordinal & 1);
 #pragma unroll 1
   for (int r = (warp + C::kWarps - ordinal % C::kWarps) % C::kWarps; r < s.rows; r += C::kWarps) {
     const PlainRow row = merge_row(shared, r);
     if constexpr (C::kCluster) {
       send_row(args, shared, r, row);
-    } else if (cut) {
+    } else if (at >= 0) {
       __stcg(part.o(r), row.o);
       if (lane == 0) __stcg(part.end(r), make_float2(row.top, row.sum));
     } else {
-      write_plain<C>(args, s, piece.batch, r, row);
+      write_plain<C>(args, s, batch, r, row);
     }
   }
   ptx::mbarrier_arrive(&shared.taken);

@@ -65,7 +65,8 @@ struct PlainHost {
     const auto strides = [](const RowTensor& t, int64_t by) {
       return t.batch_stride % by == 0 && t.row_stride % by == 0 && t.head_stride % by == 0;
     };
-    return p.head_dim == 128 && p.head_dim_v == 128 && call.num_splits == 0 && p.batch <= Line<false>::kTable && p.softcap == 0.0f &&
+    return p.head_dim == 128 && p.head_dim_v == 128 && call.num_splits == 0 && p.batch <= Line<false>::kTable && p.k.row_stride < (1 << 24) &&
+           p.v.row_stride < (1 << 24) && p.softcap == 0.0f &&
            !p.alibi_slopes && p.batch > 0 && p.seqlen_q * p.group() <= cuda::kSplitRows &&
            aligned(p.q.data, 16) && strides(p.q, 8) &&
            aligned(p.o.data, 16) && strides(p.o, 8) && strides(p.k, kVector) && strides(p.v, kVector) &&
@@ -175,10 +176,17 @@ struct PlainHost {
     a.by_share = tile::FastDivide(share);
     const auto bytes = [](const void* data) { return static_cast<const unsigned char*>(data); };
     a.q = bytes(p.q.data);
-    if (cudaError_t error = encode_tensor_map(a.k, as_copied(p.k), extent_of(p), kBoxKeys); error != cudaSuccess)
-      return {true, error};
-    if (cudaError_t error = encode_tensor_map(a.v, as_copied(p.v), extent_of(p), kBoxKeys); error != cudaSuccess)
-      return {true, error};
+    a.k = bytes(p.k.data), a.v = bytes(p.v.data);
+    constexpr int64_t kBytes = sizeof(Stored);
+    a.k_block = kBytes * p.k.batch_stride, a.v_block = kBytes * p.v.batch_stride;
+    a.k_head = kBytes * p.k.head_stride, a.v_head = kBytes * p.v.head_stride;
+    a.k_row = static_cast<int32_t>(kBytes * p.k.row_stride);
+    a.v_row = static_cast<int32_t>(kBytes * p.v.row_stride);
+    if (a.cluster > 1) {
+      cudaError_t error = encode_tensor_map(a.k_map, as_copied(p.k), extent_of(p), kBoxKeys);
+      if (error == cudaSuccess) error = encode_tensor_map(a.v_map, as_copied(p.v), extent_of(p), kBoxKeys);
+      if (error != cudaSuccess) return {true, error};
+    }
     a.q_batch = 2 * p.q.batch_stride, a.q_row = 2 * p.q.row_stride, a.q_head = 2 * p.q.head_stride;
     a.scale_log2 = p.scale * kLog2E;
     a.o = p.o.data, a.lse = p.lse.data, a.sinks = p.sinks;
@@ -187,7 +195,7 @@ struct PlainHost {
     a.parts = static_cast<float*>(call.scratch);
     a.counters = static_cast<uint32_t*>(call.control);
     a.batch = static_cast<int32_t>(p.batch);
-    a.gather = p.page_size % kBoxKeys != 0;
+    a.gather = p.page_size % (a.cluster > 1 ? kBoxKeys : kKeys) != 0;
     a.scale_rows = tile::FastDivide(std::max<int64_t>(1, p.scale_rows));
     a.page = tile::FastDivide(std::max<int64_t>(1, p.page_size));
     a.page_table = static_cast<const int32_t*>(p.page_table.data);

@@ -15,7 +15,11 @@ class PlainLoader {
  public:
   __device__ __forceinline__ PlainLoader(const PlainArgs& args, PlainShared<C>& shared,
                                          const PlainWalk<C>& walk)
-      : args_(args), shared_(shared), walk_(walk) {
+      : args_(args),
+        shared_(shared),
+        walk_(walk),
+        k_(args.k + blockIdx.x * args.k_head + lane() % kChunks * 16),
+        v_(args.v + blockIdx.x * args.v_head + lane() % kChunks * 16) {
     begin_piece();
   }
 
@@ -24,9 +28,8 @@ class PlainLoader {
     if (steps_ == 0) return;
     if (key_ < last_) copy(stage);
     key_ += C::kWarps * C::kKeys;
-    page_ = next_page_;
     if (--steps_ > 0)
-      next_page_ = page_of(key_ + C::kWarps * C::kKeys);
+      page_ = page_of(key_);
     else if constexpr (!C::kCluster)
       begin_piece();
   }
@@ -55,29 +58,72 @@ class PlainLoader {
       copy_keys(s_stage, block, row);
       return ptx::cp_async_arrive(full);
     }
-    if constexpr (C::kQuantized) ptx::cp_async_arrive(full);
-    if (lane() % C::kBoxKeys != 0 || lane() >= C::kKeys) return;
-    s_stage += lane() / C::kBoxKeys * Box::kPanelBytes;
-    load_tile<Box>(s_stage, args_.k, full, ptx::CacheHint::evict_first, row, blockIdx.x, block);
-    load_tile<Box>(s_stage + C::kHalfBytes, args_.v, full, ptx::CacheHint::evict_first, row, blockIdx.x, block);
+    if constexpr (C::kCluster) {
+      if constexpr (C::kQuantized) ptx::cp_async_arrive(full);
+      if (lane() % C::kBoxKeys != 0 || lane() >= C::kKeys) return;
+      s_stage += lane() / C::kBoxKeys * Box::kPanelBytes;
+      load_tile<Box>(s_stage, args_.k_map, full, ptx::CacheHint::evict_first, row, blockIdx.x, block);
+      load_tile<Box>(s_stage + C::kHalfBytes, args_.v_map, full, ptx::CacheHint::evict_first, row, blockIdx.x,
+                     block);
+    } else {
+      const int64_t first = row - lane() % C::kKeys + lane() / kChunks;
+      const unsigned char* k = k_ + block * args_.k_block + first * args_.k_row;
+      const unsigned char* v = v_ + block * args_.v_block + first * args_.v_row;
+      const uint32_t s_to = ptx::shared_address(s_stage);
+      if (key_ >= see_first_ && key_ + C::kKeys <= see_last_)
+        copy_run(s_to, k, v);
+      else
+        copy_seen(s_to, k, v);
+      ptx::cp_async_arrive(full);
+    }
+  }
+
+  // Where copy i of the lane goes: the xor of the swizzle moves with its row, as stages begin at multiples of
+  // 128.
+  static __device__ __forceinline__ uint32_t place(uint32_t s_half, int i) {
+    const int row = i * kRowsAtOnce;
+    return ((s_half + Tile::chunk_offset(lane() / kChunks, lane() % kChunks)) ^ row % 8 * 16) + 128 * row;
+  }
+
+  // Keys at one stride, all of them seen. By the lanes and not the copy engine, whose boxes have 128 bytes of a
+  // row: rows of 256 bytes it read 6 % slower.
+  __device__ __forceinline__ void copy_run(uint32_t s_to, const unsigned char* k, const unsigned char* v) const {
+#pragma unroll
+    for (int i = 0; i < C::kKeys / kRowsAtOnce; ++i) {
+      ptx::cp_async_16(place(s_to, i), k, 16);
+      k += kRowsAtOnce * args_.k_row;
+    }
+#pragma unroll
+    for (int i = 0; i < C::kKeys / kRowsAtOnce; ++i) {
+      ptx::cp_async_16(place(s_to + C::kHalfBytes, i), v, 16);
+      v += kRowsAtOnce * args_.v_row;
+    }
+  }
+
+  // Keys that no row sees may not exist, and become zeros.
+  __device__ __forceinline__ void copy_seen(uint32_t s_to, const unsigned char* k, const unsigned char* v) const {
+#pragma unroll 1
+    for (int i = 0; i < C::kKeys / kRowsAtOnce; ++i) {
+      const int key = key_ + kRowsAtOnce * i + lane() / kChunks;
+      const int bytes = key >= see_first_ && key < see_last_ ? 16 : 0;
+      ptx::cp_async_16(place(s_to, i), bytes ? k : args_.q, bytes);
+      ptx::cp_async_16(place(s_to + C::kHalfBytes, i), bytes ? v : args_.q, bytes);
+      k += kRowsAtOnce * args_.k_row;
+      v += kRowsAtOnce * args_.v_row;
+    }
   }
 
   // Lanes know where a key of the group lies, and tell the lanes that copy it.
   __device__ __forceinline__ void copy_keys(unsigned char* s_stage, int64_t block, int row) const {
-    const ForwardParams& p = args_.params;
-    constexpr int64_t kBytes = sizeof(T);
-    const int64_t k_at =
-        kBytes * (block * p.k.batch_stride + row * p.k.row_stride + blockIdx.x * p.k.head_stride);
-    const int64_t v_at =
-        kBytes * (block * p.v.batch_stride + row * p.v.row_stride + blockIdx.x * p.v.head_stride);
+    const int64_t k_at = block * args_.k_block + static_cast<int64_t>(row) * args_.k_row;
+    const int64_t v_at = block * args_.v_block + static_cast<int64_t>(row) * args_.v_row;
     const uint32_t s_to = ptx::shared_address(s_stage);
-#pragma unroll 1
+#pragma unroll(C::kQuantized ? 1 : 2)
     for (int i = 0; i < C::kKeys; i += kRowsAtOnce) {
       const int key = i + lane() / kChunks, chunk = lane() % kChunks;
-      const auto* k = static_cast<const unsigned char*>(p.k.data) + __shfl_sync(~0u, k_at, key) + 16 * chunk;
-      const auto* v = static_cast<const unsigned char*>(p.v.data) + __shfl_sync(~0u, v_at, key) + 16 * chunk;
-      ptx::cp_async_16(s_to + Tile::chunk_offset(key, chunk), k, 16);
-      ptx::cp_async_16(s_to + C::kHalfBytes + Tile::chunk_offset(key, chunk), v, 16);
+      ptx::cp_async_16(s_to + Tile::chunk_offset(key, chunk), k_ + __shfl_sync(~0u, k_at, key), 16);
+      ptx::cp_async_16(s_to + C::kHalfBytes + Tile::chunk_offset(key, chunk), v_ + __shfl_sync(~0u, v_at, key),
+                       16);
     }
   }
 
@@ -113,27 +159,25 @@ class PlainLoader {
     see_last_ = span.see_last;
     if constexpr (C::kUniform) return;
     if (args_.page_table) {
-      table_ = args_.page_table + piece.batch * args_.table_batch;
       page_ = page_of(key_);
-      next_page_ = page_of(key_ + C::kWarps * C::kKeys);
     } else {
       block_ = static_cast<int>(cache_slot(args_.params, piece.batch));
       row_ = span.kv_begin;
     }
   }
 
-  // Of the lane's key of a group: read two steps early. Of keys that no row sees there may be none.
+  // Of the lane's key of a group: read a step early. Of keys that no row sees there may be none.
   __device__ __forceinline__ int page_of(int key) const {
     if (C::kUniform || !args_.page_table || key >= last_) return 0;
     key = min(max(key + lane() % C::kKeys, see_first_), see_last_ - 1);
-    return table_[args_.page.divide(key) * args_.table_row];
+    return args_.page_table[block_ * args_.table_batch + args_.page.divide(key) * args_.table_row];
   }
 
   const PlainArgs& args_;
   PlainShared<C>& shared_;
   PlainWalk<C> walk_;
-  const int32_t* table_ = nullptr;
-  int page_ = 0, next_page_ = 0, row_ = 0, block_ = 0, see_first_ = 0, see_last_ = 0;
+  const unsigned char *k_, *v_;  // the lane's piece of a row
+  int page_ = 0, row_ = 0, block_ = 0, see_first_ = 0, see_last_ = 0;
   int key_ = 0, last_ = 0, steps_ = 0;  // of the piece: the warp's next key, its end, steps left
 };
 

@@ -25,9 +25,7 @@ struct PlainProducts {
   uint32_t r_q[C::kDim / 16][4];
   float r_s[kScores], r_o[C::kDim / 2];
   float top[2], sum[2];       // of rows lane / 4 and + 8; sums are the lane's own until `finish`
-  int lo[2], hi[2];           // keys that these rows see
   int full_first, full_last;  // keys that every row of the unit sees
-  int see_first, see_last;    // and that some row does
   // Where K and V are quantised: what Q's rows were divided by; O's unit.
   float q_unit[2], unit;
 
@@ -52,18 +50,11 @@ struct PlainProducts {
   }
 
   __device__ __forceinline__ void begin(const PlainArgs& args, const PlainSpan& s) {
-    const int lane = threadIdx.x % 32;
-    see_first = s.see_first;
-    see_last = s.see_last;
     const int last = args.group.divide(s.rows - 1);
     full_first = last < s.len_q ? max(s.lo(last), 0) : INT32_MAX;
     full_last = last < s.len_q ? s.hi(0) : 0;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int row = lane / 4 + 8 * r, query = args.group.divide(row);
-      const bool real = row < s.rows && query < s.len_q;
-      lo[r] = real ? s.lo(query) : 0;
-      hi[r] = real ? s.hi(query) : 0;
       top[r] = kNegativeInfinity, sum[r] = 0.0f;
     }
 #pragma unroll
@@ -73,7 +64,7 @@ struct PlainProducts {
   }
 
   // s_scale: of the keys of K and of V, where they are quantised.
-  __device__ __forceinline__ void score(const PlainArgs& args, uint32_t s_stage,
+  __device__ __forceinline__ void score(const PlainArgs& args, const PlainSpan& s, uint32_t s_stage,
                                         const float (&s_scale)[2][C::kKeys], int key0) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -102,11 +93,20 @@ struct PlainProducts {
 #pragma unroll
     for (int i = 0; i < kScores; ++i) r_s[i] *= args.scale_log2;
     if (key0 >= full_first && key0 + C::kKeys <= full_last) return;
+    int lo[2], hi[2];  // keys that the lane's rows see
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = lane / 4 + 8 * r, query = args.group.divide(row);
+      const bool real = row < s.rows && query < s.len_q;
+      lo[r] = real ? s.lo(query) : 0;
+      hi[r] = real ? s.hi(query) : 0;
+    }
 #pragma unroll
     for (int i = 0; i < kScores; ++i) {
       const int key = key0 + 2 * (lane % 4) + tile::fragment_column(i);
       if (key < lo[i / 2 % 2] || key >= hi[i / 2 % 2]) r_s[i] = kNegativeInfinity;
     }
+    if (key0 < s.see_first || key0 + C::kKeys > s.see_last) clear_values(s, s_stage + C::kHalfBytes, key0);
   }
 
   // kFirst: nothing was summed up before.
@@ -115,7 +115,6 @@ struct PlainProducts {
                                         const float (&s_scale)[2][C::kKeys], int key0) {
     const int lane = threadIdx.x % 32;
     const uint32_t s_v = s_stage + C::kHalfBytes;
-    if (key0 < see_first || key0 + C::kKeys > see_last) clear_values(s_v, key0);
     if constexpr (kFirst)
       tile::row_peaks(top, r_s);
     else
@@ -161,10 +160,10 @@ struct PlainProducts {
 
  private:
   // Keys that no row sees may be anything, and become zeros: 128 bytes a lane at a time.
-  __device__ __forceinline__ void clear_values(uint32_t s_v, int key0) const {
+  __device__ __forceinline__ void clear_values(const PlainSpan& s, uint32_t s_v, int key0) const {
     constexpr int kPanels = Tile::kPanels;
     const int lane = threadIdx.x % 32, key = key0 + lane / kPanels;
-    if (key < see_first || key >= see_last) {
+    if (key < s.see_first || key >= s.see_last) {
       const uint32_t s_row = s_v + lane % kPanels * Tile::kPanelBytes + lane / kPanels * 128;
 #pragma unroll 1
       for (int i = 0; i < 128; i += 16)
