@@ -86,8 +86,8 @@ __global__ void __launch_bounds__(32 * kWarps, 1) read_copies(Arrays arrays, flo
   keep(sum, sink);
 }
 
-// The same by the blocks of attention over 8 key heads of 256 bytes a row: block n reads head n % 8 of 16 keys
-// a step. kSpread: neighbouring teams of 8 blocks read neighbouring keys, else each its own piece.
+// The same by the blocks of attention over 8 key heads of 256 bytes a row: block n reads head n % 8 of 16
+// keys a step. kSpread: neighbouring teams of 8 blocks read neighbouring keys, else each its own piece.
 template <bool kSpread>
 __global__ void __launch_bounds__(32 * kWarps, 1) read_heads(Arrays arrays, float* sink) {
   ptx::grid_wait();
@@ -171,8 +171,8 @@ extern "C" {
 // Null past the last one.
 const char* tilewise_read_name(int way) {
   constexpr const char* kNames[] = {
-      "loads", "loads, 4 blocks", "loads of pieces", "copies of pieces", "bulk of pieces", "bulk",
-                                       "copies of teams", "copies by teams"};
+      "loads", "loads, 4 blocks", "loads of pieces", "copies of pieces", "bulk of pieces",
+      "bulk",  "copies of teams", "copies by teams"};
   return way < static_cast<int>(sizeof kNames / sizeof *kNames) ? kNames[way] : nullptr;
 }
 

@@ -32,7 +32,8 @@ __device__ __forceinline__ uint32_t cluster_address(uint32_t s_address, uint32_t
 }
 
 __device__ __forceinline__ void cluster_store(uint32_t there, float x, float y, float z, float w) {
-  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there), "f"(x), "f"(y), "f"(z), "f"(w)
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there), "f"(x), "f"(y), "f"(z),
+               "f"(w)
                : "memory");
 }
 

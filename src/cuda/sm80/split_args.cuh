@@ -41,11 +41,8 @@ struct SplitArgs {
   bool uniform = false;
   bool early = false;  // and nothing of global memory is read before the first key
   Span span = {};
-  int32_t total = 0;  // groups of a team's line
+  int32_t total = 0;  // groups of all units
   tile::FastDivide span_groups, heads;
-  // Blocks stand in teams of `members` (split_schedule.cuh).
-  tile::FastDivide members;
-  int32_t teams = 0;
 };
 
 // Element: of q and o; Stored: of k and v. kKeys: of a warp's step, a group; kTileKeys: of a block's, a group
@@ -73,7 +70,7 @@ struct SplitConfig {
 };
 
 struct ShareStart {
-  int32_t total;      // groups of the line
+  int32_t total;      // groups of all units
   int32_t entry, at;  // where the block begins: an entry, and groups into it
 };
 

@@ -166,9 +166,8 @@ __device__ __forceinline__ void finish_unit(const SplitArgs& args, SplitShared<C
   if (!cut || args.chunks) return;
 
   if (threadIdx.x == 0) {
-    const int share = share_of<C>(args, shared.found.total), team = piece.start / share;
-    const int first = team * static_cast<int>(args.members.divisor) + member_of(args);
-    const uint32_t blocks = (piece.start + s.groups - 1) / share - team + 1, shift = first % 4 * 8;
+    const int share = share_of<C>(shared.found.total), first = piece.start / share;
+    const uint32_t blocks = (piece.start + s.groups - 1) / share - first + 1, shift = first % 4 * 8;
     shared.first_block = first;
     shared.blocks = static_cast<int32_t>(blocks);
     __threadfence();
@@ -181,7 +180,7 @@ __device__ __forceinline__ void finish_unit(const SplitArgs& args, SplitShared<C
   if (shared.last) {
     const int first = shared.first_block, count = shared.blocks;
     const auto at = [&](int n) {
-      return Part<C>(args, 2 * (first + static_cast<int64_t>(n) * args.members.divisor) + (n == 0 ? 1 : 0));
+      return Part<C>(args, 2 * static_cast<int64_t>(first + n) + (n == 0 ? 1 : 0));
     };
 #pragma unroll 1
     for (int r = warp; r < u.rows; r += C::kWarps) join_row<C>(args, u, r, count, at);

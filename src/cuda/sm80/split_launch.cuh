@@ -13,20 +13,9 @@ namespace tilewise::sm80 {
 
 constexpr size_t kSharedOfHopper = 232448;  // of a block on 9.0
 
-// Blocks of a team: the most that leaves few multiprocessors idle.
-inline int64_t members_of(int64_t heads, int64_t blocks) {
-  for (int64_t members = std::min(heads, blocks); members > 1; --members)
-    if (heads % members == 0 && blocks / members * members * 100 >= blocks * 90) return members;
-  return 1;
-}
-
-// Of a launch of up to `blocks` blocks, in teams of `members`.
 template <typename C>
-SplitArgs split_args(const ForwardParams& p, const cuda::Call& call, int64_t blocks, int64_t members) {
+SplitArgs split_args(const ForwardParams& p, const cuda::Call& call) {
   SplitArgs args;
-  args.members = tile::FastDivide(members);
-  args.teams = static_cast<int32_t>(blocks / members);
-  args.heads = tile::FastDivide(std::max<int64_t>(1, p.heads_kv / members));
   args.params = p;
   args.group = tile::FastDivide(p.group());
   args.page = tile::FastDivide(std::max<int64_t>(1, p.page_size));
@@ -51,24 +40,21 @@ SplitArgs split_args(const ForwardParams& p, const cuda::Call& call, int64_t blo
   if (args.uniform) {
     args.span = span_of<C>(args, 0, 0);
     args.span_groups = tile::FastDivide(args.span.groups);
+    args.heads = tile::FastDivide(p.heads_kv);
     args.early = p.page_size == 0 && !p.cache_batch_idx.data;
-    args.total = static_cast<int32_t>(p.batch * args.heads.divisor) * args.span.groups;
+    args.total = static_cast<int32_t>(p.batch * p.heads_kv) * args.span.groups;
   }
   return args;
 }
 
 template <typename C>
-cudaError_t launch_split(const ForwardParams& p, const cuda::Call& call, int64_t most_blocks) {
-  const int64_t blocks = std::min<int64_t>(most_blocks, cuda::kSplitBlocks);
-  const int64_t members = members_of(p.heads_kv, blocks);
-  const SplitArgs args = split_args<C>(p, call, blocks, members);
-  if (args.entries == 0) return cudaSuccess;
-  const cudaError_t error = cuda::launch_early(split_forward<C>, args.teams * members, C::kThreads,
-                                               sizeof(SplitShared<C>), call.stream, args);
+cudaError_t launch_split(const SplitArgs& args, int blocks, cudaStream_t stream) {
+  const cudaError_t error =
+      cuda::launch_early(split_forward<C>, blocks, C::kThreads, sizeof(SplitShared<C>), stream, args);
   if (error != cudaSuccess || args.chunks == 0) return error;
   const int64_t units = int64_t{args.entries} / args.chunks * args.params.heads_kv;
-  return cuda::launch_early(split_join<C>, std::min<int64_t>(units, 1 << 20), C::kThreads, 0, call.stream,
-                            args, units);
+  return cuda::launch_early(split_join<C>, std::min<int64_t>(units, 1 << 20), C::kThreads, 0, stream, args,
+                            units);
 }
 
 // 0 bytes: asking loads the kernel.
@@ -91,8 +77,11 @@ template <typename Large, typename Small>
 struct SplitRow {
   static_assert(sizeof(SplitShared<Large>) <= kSharedOfHopper);
   static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
-    return has_shared(sizeof(SplitShared<Large>)) ? launch_split<Large>(p, call, call.multiprocessors)
-                                                  : launch_split<Small>(p, call, 2 * call.multiprocessors);
+    const SplitArgs args = split_args<Large>(p, call);
+    if (args.entries == 0) return cudaSuccess;
+    if (has_shared(sizeof(SplitShared<Large>)))
+      return launch_split<Large>(args, std::min(call.multiprocessors, cuda::kSplitBlocks), call.stream);
+    return launch_split<Small>(args, std::min(2 * call.multiprocessors, cuda::kSplitBlocks), call.stream);
   }
   static cudaError_t prepare() {
     return has_shared(sizeof(SplitShared<Large>)) ? prepare_split<Large>() : prepare_split<Small>();
@@ -104,7 +93,9 @@ template <typename C>
 struct QuantizedRow {
   static_assert(sizeof(SplitShared<C>) <= kSharedOfHopper);
   static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
-    return launch_split<C>(p, call, call.multiprocessors);
+    const SplitArgs args = split_args<C>(p, call);
+    if (args.entries == 0) return cudaSuccess;
+    return launch_split<C>(args, std::min(call.multiprocessors, cuda::kSplitBlocks), call.stream);
   }
   static cudaError_t prepare() { return prepare_split<C>(); }
 };

@@ -1,8 +1,7 @@
-// Who walks which keys, from lengths that only the device knows. A unit is a tile of rows of one key head,
-// as long as the groups of keys that its rows see. Key heads are dealt to the blocks of a team, as many to
-// each; what a block of a team could be given stands in one line, unit after unit, of which every team takes
-// an equal piece: skewed batches are as balanced as uniform ones, and the blocks of a team read neighbouring
-// bytes at the same time. Each block finds its own place; the line is never stored.
+// Who walks which keys, from lengths that only the device knows. A unit is a tile of rows of one key head;
+// units stand in one line, each as long as the groups of keys that its rows see, and every block takes an
+// equal piece of the line: skewed batches are as balanced as uniform ones. Each block finds its own place;
+// the line is never stored.
 #ifndef TILEWISE_CUDA_SM80_SPLIT_SCHEDULE_H_
 #define TILEWISE_CUDA_SM80_SPLIT_SCHEDULE_H_
 
@@ -86,29 +85,18 @@ __device__ __forceinline__ int scan_block(Shared& shared, int mine, int* before)
 
 // Groups that each block takes.
 template <typename C>
-__device__ __forceinline__ int share_of(const SplitArgs& args, int total) {
+__device__ __forceinline__ int share_of(int total) {
   return max(kLeastShare / C::kKeys,
-             static_cast<int>((static_cast<uint32_t>(total) + args.teams - 1) / args.teams));
-}
-
-// Of this block: its team, its place there; key heads of a member of a team.
-__device__ __forceinline__ int team_of(const SplitArgs& args) {
-  return args.members.divide(static_cast<int>(blockIdx.x));
-}
-__device__ __forceinline__ int member_of(const SplitArgs& args) {
-  return static_cast<int>(blockIdx.x) - team_of(args) * static_cast<int>(args.members.divisor);
-}
-__device__ __forceinline__ int heads_of_member(const SplitArgs& args) {
-  return static_cast<int>(args.heads.divisor);
+             static_cast<int>((static_cast<uint32_t>(total) + gridDim.x - 1) / gridDim.x));
 }
 
 // Groups of the line, and where this block begins in it, if it does: once over all entries to count, and once
 // to find.
 template <typename C, typename Shared>
 __device__ __forceinline__ bool find_share(const SplitArgs& args, Shared& shared) {
-  const int heads = heads_of_member(args);
+  const int heads = static_cast<int>(args.params.heads_kv);
   if (args.uniform) {
-    const int total = args.total, begin = share_of<C>(args, total) * team_of(args);
+    const int total = args.total, begin = share_of<C>(total) * static_cast<int>(blockIdx.x);
     if (begin >= total) return false;
     const int entry = args.heads.divide(args.span_groups.divide(begin));
     if (threadIdx.x % 32 == 0)  // by all warps the same
@@ -136,7 +124,7 @@ __device__ __forceinline__ bool find_share(const SplitArgs& args, Shared& shared
       passed += sum;
       if (passed > begin) break;
     }
-    begin = share_of<C>(args, total) * team_of(args);
+    begin = share_of<C>(total) * static_cast<int>(blockIdx.x);
     if (begin >= total) return false;
   }
   __syncthreads();

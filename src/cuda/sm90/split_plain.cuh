@@ -1,13 +1,14 @@
 // The split forward of sm80/split.cuh for calls that only read and multiply: one tile of rows of 128 columns,
 // no softcap, no slopes, no fixed cuts. What it has that the other has not:
 //
-// Blocks of a team have neighbouring key heads and walk the same keys (split_plain_walk.cuh), so that they read
-// neighbouring bytes at the same time, and few units are cut. K and V come by the copy engine. No barrier of the
-// block stands between units: warps lay down what they made of one and walk on, Q of the next in their registers
-// by then, and end its rows a step later. Where one sequence has few keys, blocks of a cluster share a unit and
-// join its parts through each other's shared memory.
+// Blocks of a team have neighbouring key heads and walk the same keys (split_plain_walk.cuh), so that they
+// read neighbouring bytes at the same time, and few units are cut. K and V come by the copy engine. No
+// barrier of the block stands between units: warps lay down what they made of one and walk on, Q of the next
+// in their registers by then, and end its rows a step later. Where one sequence has few keys, blocks of a
+// cluster share a unit and join its parts through each other's shared memory.
 //
-// A row's bits do not depend on where keys lie: the forms (uniform or not, copy engine or not) cut and add alike.
+// A row's bits do not depend on where keys lie: the forms (uniform or not, copy engine or not) cut and add
+// alike.
 #ifndef TILEWISE_CUDA_SM90_SPLIT_PLAIN_H_
 #define TILEWISE_CUDA_SM90_SPLIT_PLAIN_H_
 
@@ -35,7 +36,8 @@ __device__ __forceinline__ void begin_block(const PlainArgs& args, PlainShared<C
 
 // A block of a cluster: one unit, and a step of each warp at most.
 template <typename C>
-__device__ __forceinline__ void run_cluster(const PlainArgs& args, PlainShared<C>& shared, PlainWalk<C>& walk) {
+__device__ __forceinline__ void run_cluster(const PlainArgs& args, PlainShared<C>& shared,
+                                            PlainWalk<C>& walk) {
   PlainLoader<C> loader(args, shared, walk);
   loader.issue(0);
   const int warp = threadIdx.x / 32;
@@ -66,8 +68,8 @@ __device__ __forceinline__ void run_line(const PlainArgs& args, PlainShared<C>& 
   const int warp = threadIdx.x / 32;
   PlainProducts<C> products;
   PlainPiece piece = walk.next(args, shared);
-  int before = -1;  // the sequence of a unit whose rows are to be ended
-  uint32_t stage = 0, parity = 0;                      // a bit for each stage
+  int before = -1;                 // the sequence of a unit whose rows are to be ended
+  uint32_t stage = 0, parity = 0;  // a bit for each stage
   int ordinal = 0;
   products.load_q(args, walk.span(args, shared, piece.batch), piece.batch);
 #pragma unroll 1
@@ -116,7 +118,7 @@ __device__ __forceinline__ void run_line(const PlainArgs& args, PlainShared<C>& 
 }
 
 template <typename C>
-__global__ void __launch_bounds__(C::kThreads, C::kCluster && C::kMergeRows == 4 && C::kUniform ? 2 : 1)
+__global__ void __launch_bounds__(C::kThreads, C::kCluster&& C::kMergeRows == 4 && C::kUniform ? 2 : 1)
     split_plain(const __grid_constant__ PlainArgs args) {
   ptx::grid_release();
   if constexpr (C::kCluster) ptx::cluster_begin();

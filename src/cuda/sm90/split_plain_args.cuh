@@ -17,10 +17,10 @@ namespace tilewise::sm90 {
 // A sequence: the rows and keys of a unit, the same for every key head.
 struct PlainSpan {
   int32_t batch, q_begin, kv_begin, len_q;
-  int32_t rows;                                    // that are written
-  int32_t see_first, see_last;                     // keys that some row sees
-  int32_t first, groups;                           // of kKeys; one without keys where rows are written all the same
-  int32_t kv_first, kv_last, lo_shift, hi_shift;   // as in tile/work.cuh
+  int32_t rows;                 // that are written
+  int32_t see_first, see_last;  // keys that some row sees
+  int32_t first, groups;        // of kKeys; one without keys where rows are written all the same
+  int32_t kv_first, kv_last, lo_shift, hi_shift;  // as in tile/work.cuh
 
   __host__ __device__ __forceinline__ int lo(int i) const { return max(kv_first, i + lo_shift); }
   __host__ __device__ __forceinline__ int hi(int i) const { return min(kv_last, i + hi_shift); }
@@ -34,7 +34,7 @@ struct PlainArgs {
   int32_t k_row, v_row;
   int32_t share, total;  // groups of a block, of a line; of all sequences alike
   float scale_log2;
-  int32_t cluster;  // blocks of one, which share a unit
+  int32_t cluster;          // blocks of one, which share a unit
   tile::FastDivide groups;  // of a sequence, likewise
   tile::FastDivide group;
   PlainSpan span;  // of every sequence but for its batch, likewise
@@ -66,7 +66,7 @@ struct PlainConfig {
   static constexpr int kStages = kStages_, kMergeRows = kMergeRows_;
   static constexpr int kDim = 128, kWarps = 8, kThreads = 32 * kWarps;
   static constexpr int kRows = cuda::kSplitRows, kKeys = 32 / sizeof(Stored);
-  static constexpr int kRowBytes = kDim * sizeof(Stored), kBoxKeys = 16;  // of a copy
+  static constexpr int kRowBytes = kDim * sizeof(Stored), kBoxKeys = 16;              // of a copy
   static constexpr int kHalfBytes = kKeys * kRowBytes, kStageBytes = 2 * kHalfBytes;  // K, then V
   static constexpr int kPitch = kDim + 4;
   static constexpr int kTable = kUniform ? 1 : kCluster ? 1 : kThreads;  // sequences

@@ -36,8 +36,7 @@ __device__ __forceinline__ void write_plain(const PlainArgs& args, const PlainSp
   const float sink = args.sinks && real ? args.sinks[head * args.params.sinks_stride] : kNegativeInfinity;
   const sm80::SplitEnd end(row.top, row.sum, sink);
   const float factor = sees ? end.factor() : 0.0f;
-  const int64_t at =
-      batch * args.o_batch + (s.q_begin + query) * args.o_row + head * args.o_head + 4 * lane;
+  const int64_t at = batch * args.o_batch + (s.q_begin + query) * args.o_row + head * args.o_head + 4 * lane;
   const float4 o = sees ? make_float4(row.o.x * factor, row.o.y * factor, row.o.z * factor, row.o.w * factor)
                         : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   if (args.o_f32)
@@ -45,8 +44,7 @@ __device__ __forceinline__ void write_plain(const PlainArgs& args, const PlainSp
   else
     *reinterpret_cast<uint2*>(static_cast<T*>(args.o) + at) =
         make_uint2(ptx::pack<T>(o.x, o.y), ptx::pack<T>(o.z, o.w));
-  if (args.lse && lane == 0)
-    args.params.lse.at(batch, s.q_begin + query, head) = sees ? end.lse() : sink;
+  if (args.lse && lane == 0) args.params.lse.at(batch, s.q_begin + query, head) = sees ? end.lse() : sink;
 }
 
 // Row r of the block's warps.
@@ -59,8 +57,7 @@ __device__ __forceinline__ PlainRow merge_row(const PlainShared<C>& shared, int 
   for (int w = 0; w < C::kWarps; ++w) {
     const float weight = sm80::part_weight(shared.top[w][r], row.top);
     row.sum = fmaf(weight, shared.sum[w][r], row.sum);
-    row.add(weight, *reinterpret_cast<const float4*>(
-                        &shared.merge[w][r][4 * (threadIdx.x % 32)]));
+    row.add(weight, *reinterpret_cast<const float4*>(&shared.merge[w][r][4 * (threadIdx.x % 32)]));
   }
   return row;
 }
@@ -147,8 +144,8 @@ struct PlainPart {
 
 // The last block of a unit to arrive joins what all of them left.
 template <typename C>
-__device__ __forceinline__ void join_blocks(const PlainArgs& args, PlainShared<C>& shared,
-                                            const PlainSpan& s, int batch, int begin, int share) {
+__device__ __forceinline__ void join_blocks(const PlainArgs& args, PlainShared<C>& shared, const PlainSpan& s,
+                                            int batch, int begin, int share) {
   const int warp = threadIdx.x / 32, members = gridDim.x, member = blockIdx.x;
   __syncthreads();  // all of this block's part is written
   if (threadIdx.x == 0) {

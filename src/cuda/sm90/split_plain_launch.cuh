@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 
 #include "core/softmax.h"
 #include "cuda/sm90/split_plain.cuh"
@@ -36,9 +35,9 @@ struct PlainHost {
 
   static cudaError_t prepare() {
     if (!cuda::has_early_launch()) return cudaSuccess;
-    for (const auto one : {prepare_one<Line<true>>, prepare_one<Line<false>>, prepare_one<Cluster<4, true>>,
-                           prepare_one<Cluster<4, false>>, prepare_one<Cluster<16, true>>,
-                           prepare_one<Cluster<16, false>>})
+    for (const auto one :
+         {prepare_one<Line<true>>, prepare_one<Line<false>>, prepare_one<Cluster<4, true>>,
+          prepare_one<Cluster<4, false>>, prepare_one<Cluster<16, true>>, prepare_one<Cluster<16, false>>})
       if (const cudaError_t error = one(); error != cudaSuccess) return error;
     return cudaSuccess;
   }
@@ -65,12 +64,13 @@ struct PlainHost {
     const auto strides = [](const RowTensor& t, int64_t by) {
       return t.batch_stride % by == 0 && t.row_stride % by == 0 && t.head_stride % by == 0;
     };
-    return p.head_dim == 128 && p.head_dim_v == 128 && call.num_splits == 0 && p.batch <= Line<false>::kTable && p.k.row_stride < (1 << 24) &&
-           p.v.row_stride < (1 << 24) && p.softcap == 0.0f &&
-           !p.alibi_slopes && p.batch > 0 && p.seqlen_q * p.group() <= cuda::kSplitRows &&
-           aligned(p.q.data, 16) && strides(p.q, 8) &&
+    return p.head_dim == 128 && p.head_dim_v == 128 && call.num_splits == 0 &&
+           p.batch <= Line<false>::kTable && p.k.row_stride < (1 << 24) && p.v.row_stride < (1 << 24) &&
+           p.softcap == 0.0f && !p.alibi_slopes && p.batch > 0 &&
+           p.seqlen_q * p.group() <= cuda::kSplitRows && aligned(p.q.data, 16) && strides(p.q, 8) &&
            aligned(p.o.data, 16) && strides(p.o, 8) && strides(p.k, kVector) && strides(p.v, kVector) &&
-           !tensor_map_refuses(as_copied(p.k), extent_of(p)) && !tensor_map_refuses(as_copied(p.v), extent_of(p));
+           !tensor_map_refuses(as_copied(p.k), extent_of(p)) &&
+           !tensor_map_refuses(as_copied(p.v), extent_of(p));
   }
 
   template <typename C>
@@ -101,7 +101,8 @@ struct PlainHost {
   template <bool kUniform>
   static cudaError_t go(const PlainArgs& args, int64_t rows, dim3 grid, cudaStream_t stream) {
     if (args.cluster == 1) return go<Line<kUniform>>(args, grid, stream);
-    return rows <= 4 ? go<Cluster<4, kUniform>>(args, grid, stream) : go<Cluster<16, kUniform>>(args, grid, stream);
+    return rows <= 4 ? go<Cluster<4, kUniform>>(args, grid, stream)
+                     : go<Cluster<16, kUniform>>(args, grid, stream);
   }
 
   // Clusters of as many blocks that the device runs at a time.
@@ -126,11 +127,9 @@ struct PlainHost {
     return count;
   }
 
-  // Blocks of a cluster for each unit, 1: none. Of one sequence whose keys are few, whatever its length is: the
-  // cuts are the same wherever its keys lie.
+  // Blocks of a cluster for each unit, 1: none. Of one sequence whose keys are few, whatever its length is:
+  // the cuts are the same wherever its keys lie.
   static int64_t cluster_of(const ForwardParams& p, int64_t blocks) {
-    static const bool off = std::getenv("TW_PLAIN") && std::atoi(std::getenv("TW_PLAIN")) == 1;
-    if (off) return 1;
     static const int at_once[4] = {0, clusters_at_once(2), clusters_at_once(4), clusters_at_once(8)};
     const int64_t groups = (p.seqlen_kv + kKeys - 1) / kKeys;
     for (int log = 3; log > 0; --log) {
@@ -144,8 +143,6 @@ struct PlainHost {
   }
 
   static PlainLaunch launch(const ForwardParams& p, const cuda::Call& call) {
-    static const int mode = std::getenv("TW_PLAIN") ? std::atoi(std::getenv("TW_PLAIN")) : 16;
-    if (mode == 0) return {};
     if (!takes(p, call) || !cuda::has_early_launch()) return {};
     PlainArgs a{};
     a.params = p;

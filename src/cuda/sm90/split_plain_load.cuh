@@ -1,5 +1,5 @@
-// The copies of one warp of the plain split forward: a group of keys a step into a stage of its own, some steps
-// ahead, across the ends of units. By the copy engine; key by key where pages do not hold whole groups.
+// The copies of one warp of the plain split forward: a group of keys a step into a stage of its own, some
+// steps ahead, across the ends of units. By the copy engine; key by key where pages do not hold whole groups.
 #ifndef TILEWISE_CUDA_SM90_SPLIT_PLAIN_LOAD_H_
 #define TILEWISE_CUDA_SM90_SPLIT_PLAIN_LOAD_H_
 
@@ -85,9 +85,10 @@ class PlainLoader {
     return ((s_half + Tile::chunk_offset(lane() / kChunks, lane() % kChunks)) ^ row % 8 * 16) + 128 * row;
   }
 
-  // Keys at one stride, all of them seen. By the lanes and not the copy engine, whose boxes have 128 bytes of a
-  // row: rows of 256 bytes it read 6 % slower.
-  __device__ __forceinline__ void copy_run(uint32_t s_to, const unsigned char* k, const unsigned char* v) const {
+  // Keys at one stride, all of them seen. By the lanes and not the copy engine, whose boxes have 128 bytes of
+  // a row: rows of 256 bytes it read 6 % slower.
+  __device__ __forceinline__ void copy_run(uint32_t s_to, const unsigned char* k,
+                                           const unsigned char* v) const {
 #pragma unroll
     for (int i = 0; i < C::kKeys / kRowsAtOnce; ++i) {
       ptx::cp_async_16(place(s_to, i), k, 16);
@@ -101,7 +102,8 @@ class PlainLoader {
   }
 
   // Keys that no row sees may not exist, and become zeros.
-  __device__ __forceinline__ void copy_seen(uint32_t s_to, const unsigned char* k, const unsigned char* v) const {
+  __device__ __forceinline__ void copy_seen(uint32_t s_to, const unsigned char* k,
+                                            const unsigned char* v) const {
 #pragma unroll 1
     for (int i = 0; i < C::kKeys / kRowsAtOnce; ++i) {
       const int key = key_ + kRowsAtOnce * i + lane() / kChunks;
@@ -122,8 +124,8 @@ class PlainLoader {
     for (int i = 0; i < C::kKeys; i += kRowsAtOnce) {
       const int key = i + lane() / kChunks, chunk = lane() % kChunks;
       ptx::cp_async_16(s_to + Tile::chunk_offset(key, chunk), k_ + __shfl_sync(~0u, k_at, key), 16);
-      ptx::cp_async_16(s_to + C::kHalfBytes + Tile::chunk_offset(key, chunk), v_ + __shfl_sync(~0u, v_at, key),
-                       16);
+      ptx::cp_async_16(s_to + C::kHalfBytes + Tile::chunk_offset(key, chunk),
+                       v_ + __shfl_sync(~0u, v_at, key), 16);
     }
   }
 

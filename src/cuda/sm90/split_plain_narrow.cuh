@@ -1,5 +1,5 @@
-// Quantised K and V in the plain split forward: one byte an element, widened to fp16 between shared memory and
-// the products. sm80/split_product.cuh says how rows of Q and of O are scaled for it.
+// Quantised K and V in the plain split forward: one byte an element, widened to fp16 between shared memory
+// and the products. sm80/split_product.cuh says how rows of Q and of O are scaled for it.
 #ifndef TILEWISE_CUDA_SM90_SPLIT_PLAIN_NARROW_H_
 #define TILEWISE_CUDA_SM90_SPLIT_PLAIN_NARROW_H_
 
@@ -46,8 +46,8 @@ __device__ __forceinline__ void widen_q(uint32_t (&r_q)[C::kDim / 16][4], float 
 }
 
 template <typename C>
-__device__ __forceinline__ void narrow_scores(float (&r_s)[C::kKeys / 2], const uint32_t (&r_q)[C::kDim / 16][4],
-                                              uint32_t s_k) {
+__device__ __forceinline__ void narrow_scores(float (&r_s)[C::kKeys / 2],
+                                              const uint32_t (&r_q)[C::kDim / 16][4], uint32_t s_k) {
   using Tile = tile::SharedTile<C::kKeys, C::kRowBytes / 2>;
   const int lane = threadIdx.x % 32;
 #pragma unroll

@@ -1,6 +1,7 @@
-// Who walks which keys. Blocks of a team have a key head each and walk the same keys at the same time, so that
-// they read neighbouring bytes; all sequences stand in one line, and each team takes an equal piece of it.
-// Where lengths are the device's, every block finds what it needs to know of all sequences, and its own place.
+// Who walks which keys. Blocks of a team have a key head each and walk the same keys at the same time, so
+// that they read neighbouring bytes; all sequences stand in one line, and each team takes an equal piece of
+// it. Where lengths are the device's, every block finds what it needs to know of all sequences, and its own
+// place.
 #ifndef TILEWISE_CUDA_SM90_SPLIT_PLAIN_WALK_H_
 #define TILEWISE_CUDA_SM90_SPLIT_PLAIN_WALK_H_
 
@@ -74,7 +75,8 @@ struct PlainWalk {
 
 // By the whole block.
 template <typename C>
-__device__ __forceinline__ PlainWalk<C> find_place(const PlainArgs& args, PlainShared<C>& shared, int* share) {
+__device__ __forceinline__ PlainWalk<C> find_place(const PlainArgs& args, PlainShared<C>& shared,
+                                                   int* share) {
   PlainWalk<C> walk;
   *share = args.share;
   int total = args.total;

@@ -77,7 +77,7 @@ __device__ __forceinline__ void finish_wide_unit(const WideArgs& args, WideShare
   write_wide_part(sm80::Part<C>(args, index), u, products);
   if (args.chunks) return;
 
-  const int share = sm80::share_of<C>(args, shared.found.total), first = piece.start / share;
+  const int share = sm80::share_of<C>(shared.found.total), first = piece.start / share;
   const uint32_t blocks = (piece.start + s.groups - 1) / share - first + 1, shift = first % 4 * 8;
   if (args.cuts) {  // joined by the next launch
     if (!begun && worker<C>() == 0)

@@ -13,9 +13,9 @@ template <typename C>
 cudaError_t launch_wide(const ForwardParams& p, const cuda::Call& call) {
   static_assert(sizeof(WideShared<C>) <= sm80::kSharedOfHopper);
   WideArgs args;
-  const int blocks = std::min(call.multiprocessors, cuda::kSplitBlocks);
-  static_cast<sm80::SplitArgs&>(args) = sm80::split_args<C>(p, call, blocks, 1);
+  static_cast<sm80::SplitArgs&>(args) = sm80::split_args<C>(p, call);
   if (args.entries == 0) return cudaSuccess;
+  const int blocks = std::min(call.multiprocessors, cuda::kSplitBlocks);
   const int64_t units = int64_t{args.entries} / std::max(1, args.chunks) * args.params.heads_kv;
   // One block joins two or three parts well, and not many.
   if (args.chunks == 0 && units * kMostParts < blocks)
