@@ -3,19 +3,9 @@
 
 namespace tilewise::sm80 {
 namespace {
-// On 9.0 the plain kernel for the calls that it takes.
-struct SplitUnit {
-  using Row = SplitRow<SplitConfig<__half, 128, 8, 3>, SplitConfig<__half, 128, 4, 2>>;
-  static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
-    const sm90::PlainLaunch plain = sm90::launch_plain_f16(p, call);
-    return plain.taken ? plain.error : Row::launch(p, call);
-  }
-  static cudaError_t prepare() {
-    const cudaError_t error = Row::prepare();
-    return error == cudaSuccess ? sm90::prepare_plain_f16() : error;
-  }
-};
-}  // namespace
+using SplitUnit = sm90::PlainFirst<SplitRow<SplitConfig<__half, 128, 8, 3>, SplitConfig<__half, 128, 4, 2>>,
+                                   sm90::launch_plain_f16, sm90::prepare_plain_f16>;
+}
 }  // namespace tilewise::sm80
 
 TILEWISE_SM80_SPLIT(forward_sm80_f16_d128_16x128_split_simple)

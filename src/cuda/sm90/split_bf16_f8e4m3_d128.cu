@@ -5,18 +5,9 @@
 
 namespace tilewise::sm80 {
 namespace {
-struct SplitUnit {
-  using Row = QuantizedRow<SplitConfig<__nv_bfloat16, 128, 8, 3, __nv_fp8_e4m3, 32>>;
-  static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
-    const sm90::PlainLaunch plain = sm90::launch_plain_bf16_f8e4m3(p, call);
-    return plain.taken ? plain.error : Row::launch(p, call);
-  }
-  static cudaError_t prepare() {
-    const cudaError_t error = Row::prepare();
-    return error == cudaSuccess ? sm90::prepare_plain_bf16_f8e4m3() : error;
-  }
-};
-}  // namespace
+using SplitUnit = sm90::PlainFirst<QuantizedRow<SplitConfig<__nv_bfloat16, 128, 8, 3, __nv_fp8_e4m3, 32>>,
+                                   sm90::launch_plain_bf16_f8e4m3, sm90::prepare_plain_bf16_f8e4m3>;
+}
 }  // namespace tilewise::sm80
 
 TILEWISE_SM80_SPLIT(forward_sm90_bf16_f8e4m3_d128_16x256_split_simple)

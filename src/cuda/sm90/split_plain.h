@@ -12,12 +12,29 @@ struct PlainLaunch {
   cudaError_t error = cudaSuccess;
 };
 
-PlainLaunch launch_plain_bf16(const ForwardParams& p, const cuda::Call& call);
-PlainLaunch launch_plain_f16(const ForwardParams& p, const cuda::Call& call);
-PlainLaunch launch_plain_bf16_f8e4m3(const ForwardParams& p, const cuda::Call& call);
-cudaError_t prepare_plain_bf16_f8e4m3();
-cudaError_t prepare_plain_bf16();
-cudaError_t prepare_plain_f16();
+#define TILEWISE_SM90_PLAIN_DECLARE(name)                                          \
+  PlainLaunch launch_plain_##name(const ForwardParams& p, const cuda::Call& call); \
+  cudaError_t prepare_plain_##name();
+TILEWISE_SM90_PLAIN_DECLARE(bf16)
+TILEWISE_SM90_PLAIN_DECLARE(f16)
+TILEWISE_SM90_PLAIN_DECLARE(bf16_f8e4m3)
+TILEWISE_SM90_PLAIN_DECLARE(bf16_i8)
+TILEWISE_SM90_PLAIN_DECLARE(f16_f8e4m3)
+TILEWISE_SM90_PLAIN_DECLARE(f16_i8)
+#undef TILEWISE_SM90_PLAIN_DECLARE
+
+// A row of the table whose calls go to the plain kernel where it takes them, else to Row.
+template <typename Row, auto kLaunch, auto kPrepare>
+struct PlainFirst {
+  static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
+    const PlainLaunch plain = kLaunch(p, call);
+    return plain.taken ? plain.error : Row::launch(p, call);
+  }
+  static cudaError_t prepare() {
+    const cudaError_t error = Row::prepare();
+    return error == cudaSuccess ? kPrepare() : error;
+  }
+};
 
 }  // namespace tilewise::sm90
 #endif  // TILEWISE_CUDA_SM90_SPLIT_PLAIN_HOST_H_

@@ -204,4 +204,12 @@ struct PlainHost {
 };
 
 }  // namespace tilewise::sm90
+#define TILEWISE_SM90_PLAIN(name, element, stored)                                     \
+  namespace tilewise::sm90 {                                                           \
+  PlainLaunch launch_plain_##name(const ForwardParams& p, const cuda::Call& call) {    \
+    return PlainHost<element, stored>::launch(p, call);                                \
+  }                                                                                    \
+  cudaError_t prepare_plain_##name() { return PlainHost<element, stored>::prepare(); } \
+  }
+
 #endif  // TILEWISE_CUDA_SM90_SPLIT_PLAIN_LAUNCH_H_
