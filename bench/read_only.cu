@@ -86,6 +86,43 @@ __global__ void __launch_bounds__(32 * kWarps, 1) read_copies(Arrays arrays, flo
   keep(sum, sink);
 }
 
+// The same by the blocks of attention over 8 key heads of 256 bytes a row: block n reads head n % 8 of 16
+// keys a step. kSpread: neighbouring teams of 8 blocks read neighbouring keys, else each its own piece.
+template <bool kSpread>
+__global__ void __launch_bounds__(32 * kWarps, 1) read_heads(Arrays arrays, float* sink) {
+  ptx::grid_wait();
+  ptx::grid_release();
+  extern __shared__ __align__(128) unsigned char s_ring[];
+  constexpr int kHeads = 8, kHeadBytes = 256, kKeys = kStepBytes / 2 / kHeadBytes;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, teams = gridDim.x / kHeads;
+  const int team = blockIdx.x / kHeads, head = blockIdx.x % kHeads;
+  const int64_t keys = arrays.bytes / (kHeads * kHeadBytes), each = (keys + teams - 1) / teams;
+  const int64_t step = kWarps * kKeys * (kSpread ? teams : 1);
+  const int64_t last = kSpread || each * (team + 1) > keys ? keys : each * (team + 1);
+  int64_t key = (kSpread ? team * kWarps * kKeys : each * team) + warp * kKeys;
+  const uint32_t s_stage = ptx::shared_address(s_ring) + warp * kSteps * kStepBytes;
+  uint32_t sum = 0;
+  for (int n = 0;; n = n + 1 == kSteps ? 0 : n + 1) {
+    if (key >= last) break;
+#pragma unroll
+    for (int i = 0; i < kStepBytes; i += 512) {
+      const int64_t at = key + i % (kStepBytes / 2) / kHeadBytes + lane / 16;
+      const int64_t from = (at * kHeads + head) * kHeadBytes + lane % 16 * 16;
+      ptx::cp_async_16(s_stage + n * kStepBytes + i + 16 * lane,
+                       arrays.data[i / (kStepBytes / 2)] + (at < last ? from : 0), at < last ? 16 : 0);
+    }
+    ptx::cp_async_commit();
+    ptx::cp_async_wait<kSteps - 1>();
+    __syncwarp();
+    const int there = n + 1 == kSteps ? 0 : n + 1;
+    sum ^= *reinterpret_cast<const uint32_t*>(s_ring + (warp * kSteps + there) * kStepBytes + 16 * lane);
+    __syncwarp();
+    key += step;
+  }
+  ptx::cp_async_wait<0>();
+  keep(sum, sink);
+}
+
 // Bulk copies of 8 KB into a ring of the block's.
 constexpr int kBulk = 8192, kRingBytes = kWarps * kSteps * kStepBytes;
 template <bool kSpread>
@@ -134,7 +171,8 @@ extern "C" {
 // Null past the last one.
 const char* tilewise_read_name(int way) {
   constexpr const char* kNames[] = {
-      "loads", "loads, 4 blocks", "loads of pieces", "copies of pieces", "bulk of pieces", "bulk"};
+      "loads", "loads, 4 blocks", "loads of pieces", "copies of pieces", "bulk of pieces",
+      "bulk",  "copies of teams", "copies by teams"};
   return way < static_cast<int>(sizeof kNames / sizeof *kNames) ? kNames[way] : nullptr;
 }
 
@@ -155,6 +193,10 @@ int tilewise_read_run(int way, const void* k, const void* v, int64_t bytes, floa
       return cuda::launch_early(read_copies, blocks, 32 * kWarps, kRingBytes, s, arrays, sink);
     case 4:
       return cuda::launch_early(read_bulk<false>, blocks, 32, kRingBytes, s, arrays, sink);
+    case 6:
+      return cuda::launch_early(read_heads<false>, blocks / 8 * 8, 32 * kWarps, kRingBytes, s, arrays, sink);
+    case 7:
+      return cuda::launch_early(read_heads<true>, blocks / 8 * 8, 32 * kWarps, kRingBytes, s, arrays, sink);
     default:
       return cuda::launch_early(read_bulk<true>, blocks, 32, kRingBytes, s, arrays, sink);
   }

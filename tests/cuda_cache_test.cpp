@@ -37,6 +37,9 @@ TEST_F(CudaCache, PlacesChangeNoBit) {
   for (const std::string line :
        {"name=gqa batch=2 heads_q=8 heads_kv=2 seqlen_q=1 seqlen_kv=700 head_dim=64 kv_lengths=700,131",
         "name=few batch=2 heads_q=4 heads_kv=4 seqlen_q=3 seqlen_kv=290 head_dim=80 causal=bottom-right",
+        "name=one batch=1 heads_q=32 heads_kv=8 seqlen_q=1 seqlen_kv=1000 head_dim=128 kv_lengths=990",
+        "name=decode batch=2 heads_q=20 heads_kv=5 seqlen_q=1 seqlen_kv=1500 head_dim=128 kv_lengths=1500,37 "
+        "sinks=random",
         "name=prefill batch=2 heads_q=8 heads_kv=2 seqlen_q=40 seqlen_kv=330 head_dim=128 "
         "causal=bottom-right",
         "name=wide batch=2 heads_q=4 heads_kv=1 seqlen_q=2 seqlen_kv=1500 head_dim=112 softcap=8 "

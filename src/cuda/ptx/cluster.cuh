@@ -22,6 +22,30 @@ __device__ __forceinline__ uint32_t cluster_address(const void* here, uint32_t r
   return there;
 }
 
+__device__ __forceinline__ uint32_t cluster_address(uint32_t s_here, uint32_t rank) {
+  uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(s_here), "r"(rank));
+  return there;
+}
+
+__device__ __forceinline__ void cluster_store(uint32_t there, float x, float y, float z, float w) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there), "f"(x), "f"(y), "f"(z),
+               "f"(w)
+               : "memory");
+}
+
+// The cluster's own barrier in two halves, whole warps: an arrival that says no more than that the block has
+// begun; one after which those that wait see what was written before it; the wait.
+__device__ __forceinline__ void cluster_begin() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_release() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_acquire() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 // All threads of the cluster that have not left; lanes of a warp may come one by one. Relaxed: it orders
 // barriers initialised before mbarrier_init_fence(), and otherwise only who is still there.
 __device__ __forceinline__ void cluster_sync() {

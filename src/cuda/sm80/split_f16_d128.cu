@@ -1,8 +1,10 @@
 #include "cuda/sm80/split_launch.cuh"
+#include "cuda/sm90/split_plain.h"
 
 namespace tilewise::sm80 {
 namespace {
-using SplitUnit = SplitRow<SplitConfig<__half, 128, 8, 3>, SplitConfig<__half, 128, 4, 2>>;
+using SplitUnit = sm90::PlainFirst<SplitRow<SplitConfig<__half, 128, 8, 3>, SplitConfig<__half, 128, 4, 2>>,
+                                   sm90::launch_plain_f16, sm90::prepare_plain_f16>;
 }
 }  // namespace tilewise::sm80
 

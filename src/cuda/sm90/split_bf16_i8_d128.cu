@@ -1,8 +1,10 @@
 #include "cuda/sm80/split_launch.cuh"
+#include "cuda/sm90/split_plain.h"
 
 namespace tilewise::sm80 {
 namespace {
-using SplitUnit = QuantizedRow<SplitConfig<__nv_bfloat16, 128, 8, 3, int8_t, 32>>;
+using SplitUnit = sm90::PlainFirst<QuantizedRow<SplitConfig<__nv_bfloat16, 128, 8, 3, int8_t, 32>>,
+                                   sm90::launch_plain_bf16_i8, sm90::prepare_plain_bf16_i8>;
 }
 }  // namespace tilewise::sm80
 

@@ -1,10 +1,12 @@
 #include <cuda_fp8.h>
 
 #include "cuda/sm80/split_launch.cuh"
+#include "cuda/sm90/split_plain.h"
 
 namespace tilewise::sm80 {
 namespace {
-using SplitUnit = QuantizedRow<SplitConfig<__half, 128, 8, 3, __nv_fp8_e4m3, 32>>;
+using SplitUnit = sm90::PlainFirst<QuantizedRow<SplitConfig<__half, 128, 8, 3, __nv_fp8_e4m3, 32>>,
+                                   sm90::launch_plain_f16_f8e4m3, sm90::prepare_plain_f16_f8e4m3>;
 }
 }  // namespace tilewise::sm80
 
