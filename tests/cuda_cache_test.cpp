@@ -51,8 +51,10 @@ TEST_F(CudaCache, PlacesChangeNoBit) {
       const Expectation answer = expect_forward(plain.params(kForward));
       std::map<std::string, std::vector<std::byte>> bits;
       for (const Kernel* kernel : rows_for(dtype)) bits[kernel->name] = run_bits(*kernel, plain, answer);
-      for (const char* place : {" page_size=1", " page_size=3 pages=reversed", " page_size=16",
-                                " page_size=64", " page_size=1000", plain.source.problem.batch == 1 ? " cache_batch_idx=3" : " cache_batch_idx=3,1"}) {
+      for (const char* place :
+           {" page_size=1", " page_size=3 pages=reversed", " page_size=16", " page_size=64",
+            " page_size=1000",
+            plain.source.problem.batch == 1 ? " cache_batch_idx=3" : " cache_batch_idx=3,1"}) {
         CaseData cache(*parse_case(line + place), dtype, 3);
         int ran = 0;
         for (const Kernel* kernel : rows_for(dtype)) {
