@@ -9,6 +9,9 @@ namespace {
 
 constexpr double kShortestSample = 200e-6;  // seconds; the clock's own cost is then below 0.1 %
 constexpr double kWarmup = 0.02;
+// Calls up to this long find their caches as a call before left them. What stood between two samples left
+// them to others, on a shared host to its other guests too: a megabyte from memory is 40 microseconds.
+constexpr double kLongCall = 5e-3;
 
 double seconds_of(clockid_t clock) {
   timespec now{};
@@ -44,7 +47,7 @@ double warm_up(Candidate& candidate, int calls, Timing& timing) {
   return std::isfinite(fastest) ? fastest : 0;
 }
 
-void sample(Candidate& candidate, Timing& timing, std::vector<double>& cpu_ms) {
+void sample(Candidate& candidate, Timing& timing, bool warm, std::vector<double>& cpu_ms) {
   if (candidate.timed) {
     const double seconds = timed_seconds(candidate, timing);
     if (!timing.status) return;
@@ -53,7 +56,7 @@ void sample(Candidate& candidate, Timing& timing, std::vector<double>& cpu_ms) {
     return;
   }
   if (candidate.before) candidate.before();
-  if (timing.inner > 1) timing.status = candidate.run();  // the others left the caches to it
+  if (warm) timing.status = candidate.run();
   const double cpu = cpu_seconds(), begin = wall_seconds();
   for (int i = 0; i < timing.inner && timing.status; ++i) timing.status = candidate.run();
   const double wall_ms = 1e3 * (wall_seconds() - begin), used_ms = 1e3 * (cpu_seconds() - cpu);
@@ -77,12 +80,15 @@ double median_of(std::vector<double> values) {
 std::vector<Timing> measure(std::span<Candidate> candidates, const MeasureOptions& options) {
   std::vector<Timing> timings(candidates.size());
   std::vector<std::vector<double>> cpu_ms(candidates.size());
+  std::vector<bool> warm(candidates.size());
   double a_round = 0;
   for (size_t c = 0; c < candidates.size(); ++c) {
     const double call = warm_up(candidates[c], options.warmup, timings[c]);
     if (call > 0) timings[c].inner = std::max(1, static_cast<int>(std::ceil(kShortestSample / call)));
-    if (options.warmup == 0 || call <= 0 || candidates[c].timed) timings[c].inner = 1;
-    a_round += call * timings[c].inner;
+    const bool once = options.warmup == 0 || call <= 0 || candidates[c].timed;
+    if (once) timings[c].inner = 1;
+    warm[c] = !once && call < kLongCall;
+    a_round += call * (timings[c].inner + (warm[c] ? 1 : 0));
   }
   int rounds = options.repeats;
   if (rounds < 0) {
@@ -92,7 +98,7 @@ std::vector<Timing> measure(std::span<Candidate> candidates, const MeasureOption
   for (int round = 0; round < rounds; ++round) {
     for (size_t i = 0; i < candidates.size(); ++i) {
       const size_t c = (static_cast<size_t>(round) + i) % candidates.size();
-      if (timings[c].status) sample(candidates[c], timings[c], cpu_ms[c]);
+      if (timings[c].status) sample(candidates[c], timings[c], warm[c], cpu_ms[c]);
     }
   }
   for (size_t c = 0; c < candidates.size(); ++c) {
