@@ -5,10 +5,14 @@
 #include <cstring>
 #include <vector>
 
+#include "core/text.h"
+#include "tests/support/kernel_run.h"
 #include "tilewise/attention.h"
 
 namespace tilewise {
 namespace {
+
+using namespace testing_support;
 
 DeviceInfo machine(int cores) {
   DeviceInfo device;
@@ -79,6 +83,80 @@ TEST(Invariance, ABatchInvariantKernelHangsNeitherOnTheBatchNorOnLengths) {
           EXPECT_EQ(kernel_of(p, device, 0), alone) << p.to_string();
         }
       }
+    }
+  }
+}
+
+// The rows of sequence b of a dense tensor, as bytes: [rows][heads][dim], or of lse [heads][rows].
+template <typename Visit>
+void for_each_piece(CaseTensor& tensor, int64_t b, int64_t rows, const Visit& visit) {
+  const Tensor& t = tensor.view();
+  const int64_t size = element_bytes(t.type());
+  auto* first = static_cast<std::byte*>(tensor.data()) + b * t.stride[0] * size;
+  if (t.rank == 4) return visit(first, static_cast<size_t>(rows * t.stride[1] * size));
+  for (int64_t h = 0; h < t.shape[1]; ++h)
+    visit(first + h * t.stride[1] * size, static_cast<size_t>(rows * size));
+}
+
+std::vector<std::byte> rows_of(CaseTensor& tensor, int64_t b, int64_t rows) {
+  std::vector<std::byte> bytes;
+  for_each_piece(tensor, b, rows,
+                 [&](std::byte* at, size_t count) { bytes.insert(bytes.end(), at, at + count); });
+  return bytes;
+}
+
+// A sequence alone, and as the second of three, the first of which is longer: its last block of rows is then
+// a whole one with rows that see nothing. The scalar kernels once summed such a block in other parts.
+TEST(Invariance, ASequenceHasTheBitsThatItHasAlone) {
+  constexpr int64_t kRowsQ = 44, kRowsKv = 62, kSlopes = 4;
+  const char* options =
+      " heads_q=4 heads_kv=2 head_dim=16 window=20,5 softcap=9 alibi=h batch_invariant=1 poison_unseen=0";
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    CaseData alone(parsed(cat("name=alone seqlen_q=", kRowsQ, " seqlen_kv=", kRowsKv, options)), dtype, 5);
+    CaseData among(parsed(cat("name=among batch=3 seqlen_q=90 seqlen_kv=100 q_lengths=90,", kRowsQ,
+                              ",7 kv_lengths=100,", kRowsKv, ",90", options)),
+                   dtype, 6);
+    const auto give = [&](CaseTensor& from, CaseTensor& to, int64_t rows) {
+      const std::vector<std::byte> bytes = rows_of(from, 0, rows);
+      const std::byte* next = bytes.data();
+      for_each_piece(to, 1, rows, [&](std::byte* at, size_t count) {
+        std::memcpy(at, next, count);
+        next += count;
+      });
+    };
+    give(alone.q, among.q, kRowsQ);
+    give(alone.dout, among.dout, kRowsQ);
+    give(alone.k, among.k, kRowsKv);
+    give(alone.v, among.v, kRowsKv);
+    std::memcpy(among.alibi_slopes.data(), alone.alibi_slopes.data(), kSlopes * sizeof(float));
+    alone.set_forward_result(expect_forward(alone.params(Direction::forward)));
+    among.set_forward_result(expect_forward(among.params(Direction::forward)));
+    give(alone.o, among.o, kRowsQ);
+    give(alone.lse, among.lse, kRowsQ);
+    for (const Direction direction : {Direction::backward, Direction::forward}) {
+      int ran = 0;
+      for (const Kernel* kernel : kernels_of(direction)) {
+        if (kernel->target == Target::reference) continue;
+        SCOPED_TRACE(cat(kernel->name, " ", name_of(dtype)));
+        const RunResult one = run_kernel(shared_context(), kernel->name, alone, direction);
+        const RunResult three = run_kernel(shared_context(), kernel->name, among, direction);
+        ASSERT_EQ(one.failure, "");
+        ASSERT_EQ(three.failure, "");
+        if (!one.ran || !three.ran) continue;
+        ++ran;
+        const auto same = [&](CaseTensor& a, CaseTensor& b, int64_t rows) {
+          return rows_of(a, 0, rows) == rows_of(b, 1, rows);
+        };
+        if (direction == Direction::forward) {
+          EXPECT_TRUE(same(alone.o, among.o, kRowsQ)) << "o has other bits than alone";
+          EXPECT_TRUE(same(alone.lse, among.lse, kRowsQ)) << "lse has other bits than alone";
+        } else {
+          EXPECT_TRUE(same(alone.dq, among.dq, kRowsQ)) << "dq has other bits than alone";
+          EXPECT_TRUE(same(alone.dk, among.dk, kRowsKv)) << "dk has other bits than alone";
+          EXPECT_TRUE(same(alone.dv, among.dv, kRowsKv)) << "dv has other bits than alone";
+        }
+      }
+      EXPECT_GE(ran, 1);
     }
   }
 }

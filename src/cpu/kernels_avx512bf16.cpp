@@ -11,14 +11,19 @@ HWY_BEFORE_NAMESPACE();
 #include "cpu/pair_products-inl.h"
 //
 #include "cpu/pair_gradients-inl.h"
+#include "cpu/pair_small-inl.h"
 HWY_AFTER_NAMESPACE();
 
 #include "cpu/table.h"
 
 #undef TILEWISE_CPU_RUN_forward_fused
 #undef TILEWISE_CPU_RUN_backward_fused
+#undef TILEWISE_CPU_RUN_forward_small
+#undef TILEWISE_CPU_RUN_backward_small
 #define TILEWISE_CPU_RUN_forward_fused &HWY_NAMESPACE::PairForward, nullptr
 #define TILEWISE_CPU_RUN_backward_fused nullptr, &HWY_NAMESPACE::PairBackward
+#define TILEWISE_CPU_RUN_forward_small &HWY_NAMESPACE::SmallForward<HWY_NAMESPACE::DotBf16>, nullptr
+#define TILEWISE_CPU_RUN_backward_small nullptr, &HWY_NAMESPACE::SmallBackward<HWY_NAMESPACE::DotBf16>
 
 #define CPU_KERNEL_avx512(...)
 #define CPU_KERNEL_avx512bf16(isa, op, form, m, n) TILEWISE_CPU_ROW(isa, op, form, bf16, m, n),

@@ -79,7 +79,7 @@ void fill_lanes(Lanes& lanes, const ForwardParams& p, const Sequence& sequence, 
 
 int cut_pieces(Piece* pieces, const Lanes& lanes, int64_t j0, int n, int vectors, int lanes_each, int unit) {
   pieces[0] = {0, n, 0, vectors};
-  if (vectors < 2 || vectors > kMaxPieces / 2 - 1) return 1;
+  if (vectors < 2 || lanes_each < 2) return 1;
   int from[kMaxPieces], to[kMaxPieces], cuts[kMaxPieces + 2];
   int count = 0;
   cuts[count++] = 0;

@@ -62,10 +62,12 @@ struct Piece {
   int begin, end;
 };
 constexpr int kMaxPieces = 20;
+constexpr int kMostVectors = kMaxPieces / 2 - 1;  // of a tile that is cut: each begins and ends once
 
 // Cuts keys [j0, j0 + n) for `vectors` vectors of `lanes_each`; returns the number of pieces: 1 where cutting
-// saves nothing. Pieces that no lane sees are in it too, with begin == end. Cuts fall on keys that are
-// multiples of `unit`, counted from the sequence's first.
+// saves nothing, and always where a vector has one lane: products are summed by pieces, so that whether there
+// are any may not hang on how many vectors the rows of a last block fill. Pieces that no lane sees are in it
+// too, with begin == end. Cuts fall on keys that are multiples of `unit`, counted from the sequence's first.
 int cut_pieces(Piece* pieces, const Lanes& lanes, int64_t j0, int n, int vectors, int lanes_each,
                int unit = 1);
 

@@ -101,11 +101,16 @@ int64_t lanes_of(Target target) {
   }
 }
 
+// Of dots of bf16 pairs to fp32 multiply-adds.
+double dots_ratio(const DeviceInfo& device) {
+  constexpr double kUnknown = 0.5;
+  return device.bf16_dots > 0.0 ? device.bf16_dots : kUnknown;
+}
+
 // Share of that rate that the products reach, by measurement (docs/performance/cpu.md, decode.md).
 constexpr double kFusedEfficiency = 0.85;
 // By dots of pairs only the products are faster or slower, by the device's ratio: what is left takes as long.
 constexpr double kDotProducts = 1.04, kDotRest = 0.14;  // of an operation's time at the peak of fp32
-constexpr double kUnknownDots = 0.5;                    // the ratio where a device says nothing
 constexpr double kDotLane = 0.65;                       // of kLaneSeconds: pairs are packed as they lie
 constexpr double kNarrowEfficiency = 0.65;              // fused, with one vector of query lanes or less
 constexpr double kStandardEfficiency = 0.80;
@@ -116,13 +121,15 @@ constexpr double kLaneSeconds = 4e-6 / 64;
 constexpr double kRowSeconds = 0.2e-6;  // 0.06 measured: sets the change to fused, docs/performance/decode.md
 constexpr double kSmallEfficiency = 0.75;
 // Of small, with an L1 of 32 KB: rows that are read where they lie, often 3 KB apart, fall on few of its
-// sets.
-constexpr double kFewSetsEfficiency = 0.62;
+// sets. AVX-512, which such a processor runs in halves, has time for that.
+constexpr double kFewSetsEfficiency = 0.62, kHalvedEfficiency = 0.80;
 constexpr int64_t kWideL1 = 48 << 10;
-constexpr double kSmallBackwardEfficiency = 0.85;  // of fp32, whose gradients are made where they lie
+constexpr double kSmallBackwardEfficiency = 0.85;
+constexpr double kSmallBackwardBf16 = 0.72;  // by dots too: the gradients are products of fp32
+constexpr double kDotRowsForward = 48, kDotRowsBackward = 20, kDotStrip = 4;  // scores of a mask, by 4 rows
 constexpr double kSmallHeadSeconds = 0.03e-6, kSmallRowSeconds = 0.012e-6;
-// An element of q, k, v or o of 16 bits, widened or narrowed by buffers; and all that backward does to it.
-constexpr double kSmallWidenSeconds = 0.075e-9, kSmallNarrowSeconds = 0.4e-9;
+// An element of q, k, v or o of 16 bits, and all that backward does to it; bf16 by fast dots costs nothing.
+constexpr double kSmallF16Seconds = 0.01e-9, kSmallBf16Seconds = 0.05e-9;
 // The same of the backward, which packs and writes twice as much in small tiles, and more in fused ones.
 constexpr double kSmallBackward = 2.0, kFusedBackward = 2.4;
 
@@ -246,27 +253,31 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
     work = operations(problem) / (kOneRowEfficiency + sharing * (kRowsEfficiency - kOneRowEfficiency));
     beside = key_heads * rows * kRowSeconds;
   } else if (kernel.form == Form::small) {
-    const bool in_place = kernel.op == Op::backward && kernel.stored_kv() == DType::f32;
-    const bool few_sets = kernel.op == Op::forward && device.l1_bytes < kWideL1 &&
-                          rows > static_cast<double>(lanes_of(kernel.target));
-    const double efficiency = in_place   ? kSmallBackwardEfficiency
-                              : few_sets ? kFewSetsEfficiency
-                                         : kSmallEfficiency;
+    const bool backward = kernel.op == Op::backward, dots = kernel.target == Target::avx512bf16,
+               fast_dots = dots && dots_ratio(device) >= 1;
+    const bool narrow = device.l1_bytes < kWideL1 && rows > static_cast<double>(lanes_of(kernel.target));
+    const bool bf16 = kernel.stored_kv() == DType::bf16;
+    const double efficiency = backward  ? (bf16 ? kSmallBackwardBf16 : kSmallBackwardEfficiency)
+                              : !narrow ? kSmallEfficiency
+                              : kernel.target == Target::avx512 && !bf16 ? kHalvedEfficiency
+                                                                         : kFewSetsEfficiency;
     // What is hidden is left out but for half a strip of lanes.
     const double all = operations(full), visible = operations(problem);
-    const double edge = all * kSmallStrip / 2 / static_cast<double>(std::max<int64_t>(problem.seqlen_kv, 1));
+    const double strip =
+        fast_dots && rows <= (backward ? kDotRowsBackward : kDotRowsForward) ? kDotStrip : kSmallStrip;
+    const double edge = all * strip / 2 / static_cast<double>(std::max<int64_t>(problem.seqlen_kv, 1));
     work = (visible < all ? std::min(all, visible + edge) : all) / efficiency;
-    beside = key_heads * (kSmallHeadSeconds + rows * kSmallRowSeconds) *
-             (kernel.op == Op::backward ? kSmallBackward : 1.0);
-    if (kernel.stored_kv() != DType::f32) {
+    if (dots) work *= 1 + (backward ? 0.4 : 0.5) * std::max(1 / dots_ratio(device) - 1, 0.0);  // the scores
+    beside = key_heads * (kSmallHeadSeconds + rows * kSmallRowSeconds) * (backward ? kSmallBackward : 1.0);
+    if (kernel.stored_kv() != DType::f32 && !fast_dots) {
       const double elements = key_heads * (rows + static_cast<double>(problem.seqlen_kv)) *
                               static_cast<double>(problem.head_dim + problem.head_dim_v);
-      beside += elements * (kernel.op == Op::backward ? kSmallNarrowSeconds : kSmallWidenSeconds);
+      beside += elements * (kernel.stored_kv() == DType::f16 ? kSmallF16Seconds : kSmallBf16Seconds) *
+                (backward ? kSmallBackward : 1.0);
     }
   } else {
     if (kernel.target == Target::avx512bf16) {
-      const double ratio = device.bf16_dots > 0.0 ? device.bf16_dots : kUnknownDots;
-      work = operations(problem) * (kDotProducts / ratio + kDotRest);
+      work = operations(problem) * (kDotProducts / dots_ratio(device) + kDotRest);
       beside *= kDotLane;
     }
     if (kernel.op == Op::forward && rows <= static_cast<double>(lanes_of(kernel.target)))

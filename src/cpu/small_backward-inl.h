@@ -9,10 +9,17 @@
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
 
+// Bf16Storage: as the forward has it.
+template <class Bf16Storage>
 class SmallBackwardRun : SmallRun {
  public:
   SmallBackwardRun(const BackwardParams& p, const Schedule& schedule, const Launch& launch)
-      : SmallRun(p, schedule, launch, true), b_(p) {}
+      : SmallRun(p, schedule, launch, true), b_(p) {
+    const RowTensor given;  // where delta is given, o is not read
+    const auto all = {&p_.q, &p_.k, &p_.v, b_.delta.data ? &given : &p_.o, &b_.dout, &b_.dq, &b_.dk, &b_.dv};
+    bf16_ = !b_.accumulate && stored_as(DType::bf16, all);
+    f16_ = !b_.accumulate && stored_as(DType::f16, all);
+  }
 
   Status run() {
     each_part([this](SmallLanes& t, int worker) { return task(t, worker); });
@@ -28,10 +35,15 @@ class SmallBackwardRun : SmallRun {
 
   // Rows of a gradient in the making: in place where they are fp32 on whole vectors, `regular`ly apart, and
   // nothing is added to; else in a buffer, head by head.
+  template <class Storage>
   struct Target {
-    float* data;
+    Storage* data;
     int64_t stride, step;  // from row to row, from head to head
     bool in_place;
+    // Not in place, where it is fp32.
+    const float* row(int h, int64_t i) const {
+      return reinterpret_cast<const float*>(data + h * step + i * stride);
+    }
   };
 
   // True where t lost rows or keys that the next head may have.
@@ -41,7 +53,12 @@ class SmallBackwardRun : SmallRun {
     if (t.count > 0 && t.keys() > 0) {
       Stats stats;
       changed = hide_dead_rows(t, stats);
-      attend(t, w, stats);
+      if (bf16_ && !t.dead && widens_loads<Bf16Storage>(t))
+        attend<Bf16Storage>(t, w, stats);
+      else if (f16_ && !t.dead)
+        attend<F16>(t, w, stats);
+      else
+        attend<float>(t, w, stats);
     } else {
       changed = t.hi != t.lo;
       t.hi = t.lo;
@@ -66,12 +83,14 @@ class SmallBackwardRun : SmallRun {
   }
 
   // D = rowsum(dO o O), or as given, minus the gradient of lse.
-  void load_delta(const SmallLanes& t, const TaskRows& dout, const SmallScratch& w, Stats& stats) const {
+  template <class Storage>
+  void load_delta(const SmallLanes& t, const TaskRows<Storage>& dout, const SmallScratch& w,
+                  Stats& stats) const {
     if (b_.delta.data) {
       load_stats(t, b_.delta, stats.delta);
     } else {
-      const TaskRows o = query_rows(t, p_.o, p_.head_dim_v, sizes_.pitch_v, w.o);
-      LanePointers x, y;
+      const TaskRows<Storage> o = query_rows<Storage>(t, p_.o, p_.head_dim_v, sizes_.pitch_v, w.o);
+      LanePointers<Storage> x, y;
       for (int h = 0, r = 0; h < t.heads; ++h) {
         for (int i = 0; i < t.rows; ++i, ++r) {
           x.at[r] = dout.of(h).row(i);
@@ -81,7 +100,7 @@ class SmallBackwardRun : SmallRun {
       x.close(t.count);
       y.close(t.count);
       for (int r = 0; r < t.count; r += 4)
-        FourRowScores<false>(x.at + r, y.at + r, 0, dim_v_, 1, stats.delta + r, t.width);
+        FourRowScores<false, Storage, Storage>(x.at + r, y.at + r, 0, dim_v_, 1, stats.delta + r, t.width);
     }
     if (b_.dlse.data) {
       float dlse[kSmallRows];
@@ -91,19 +110,21 @@ class SmallBackwardRun : SmallRun {
     std::fill(stats.delta + t.count, stats.delta + t.width, 0.0f);
   }
 
+  // Storage: of every tensor, or float where rows go through buffers.
+  template <class Storage>
   void attend(const SmallLanes& t, const SmallScratch& w, Stats& stats) const {
-    const TaskRows q = query_rows(t, p_.q, p_.head_dim, sizes_.pitch_qk, w.q),
-                   dout = query_rows(t, b_.dout, p_.head_dim_v, sizes_.pitch_v, w.dout);
-    const TaskRows k = key_rows(t, p_.k, p_.head_dim, sizes_.pitch_qk, w.k),
-                   v = key_rows(t, p_.v, p_.head_dim_v, sizes_.pitch_v, w.v);
+    const auto q = query_rows<Storage>(t, p_.q, p_.head_dim, sizes_.pitch_qk, w.q),
+               dout = query_rows<Storage>(t, b_.dout, p_.head_dim_v, sizes_.pitch_v, w.dout);
+    const auto k = key_rows<Storage>(t, p_.k, p_.head_dim, sizes_.pitch_qk, w.k),
+               v = key_rows<Storage>(t, p_.v, p_.head_dim_v, sizes_.pitch_v, w.v);
     load_delta(t, dout, w, stats);
-    scores(t, q, k, p_.head_dim, w.q_t, w.s);
-    scores(t, dout, v, p_.head_dim_v, w.dout_t, w.ds);
+    scores(t, q, k, p_.head_dim, w.q_t, w.k, sizes_.pitch_qk, w.s);
+    scores(t, dout, v, p_.head_dim_v, w.dout_t, w.v, sizes_.pitch_v, w.ds);
     gradients(t, stats, w.s, w.ds);
     const int64_t key = t.sequence.kv_begin + t.lo;
-    const Target dv = target(b_.dv, b_.dv.at(t.b, key, t.head_kv), true, p_.head_dim_v, w.out),
-                 dk = target(b_.dk, b_.dk.at(t.b, key, t.head_kv), true, p_.head_dim, w.out),
-                 dq = target(b_.dq, row_at(t, b_.dq, 0), p_.group() == 1, p_.head_dim, w.out);
+    const auto dv = target<Storage>(b_.dv, b_.dv.at(t.b, key, t.head_kv), true, p_.head_dim_v, w.out),
+               dk = target<Storage>(b_.dk, b_.dk.at(t.b, key, t.head_kv), true, p_.head_dim, w.out),
+               dq = target<Storage>(b_.dq, row_at(t, b_.dq, 0), p_.group() == 1, p_.head_dim, w.out);
     for (int h = 0; h < t.heads; ++h) {
       if (b_.dv.data) key_gradient(t, b_.dv, dv, h, w.s, dout.of(h), p_.head_dim_v);
       if (b_.dk.data) key_gradient(t, b_.dk, dk, h, w.ds, q.of(h), p_.head_dim);
@@ -112,9 +133,10 @@ class SmallBackwardRun : SmallRun {
   }
 
   // dV = P^T dO or dK = dS^T Q of the task's key head h.
-  void key_gradient(const SmallLanes& t, const RowTensor& out, const Target& to, int h, const float* s,
-                    const FloatRows& rows, int64_t dim) const {
-    float* made = to.data + h * to.step;
+  template <class Storage>
+  void key_gradient(const SmallLanes& t, const RowTensor& out, const Target<Storage>& to, int h,
+                    const float* s, const Rows<Storage>& rows, int64_t dim) const {
+    Storage* made = to.data + h * to.step;
     for (int i = 0; i < t.keys_count; ++i) {
       const Piece& tile = t.keys_rows[i];
       SmallProduct<true>(tile.last - tile.first, tile.end - tile.begin,
@@ -123,26 +145,27 @@ class SmallBackwardRun : SmallRun {
                          static_cast<int>(multiple_of(kLanes, dim)));
     }
     for (int j = 0; j < t.keys() && !to.in_place; ++j)
-      write_row(out, out.at(t.b, t.sequence.kv_begin + t.lo + j, t.head_kv + h), made + j * to.stride, dim);
+      write_row(out, out.at(t.b, t.sequence.kv_begin + t.lo + j, t.head_kv + h), to.row(h, j), dim);
   }
 
   // dQ = dS K of the rows of the task's key head h.
-  void query_gradient(const SmallLanes& t, const Target& to, int h, const float* ds,
-                      const FloatRows& k) const {
+  template <class Storage>
+  void query_gradient(const SmallLanes& t, const Target<Storage>& to, int h, const float* ds,
+                      const Rows<Storage>& k) const {
     const int first = h * t.rows;
-    float* made = to.data + h * to.step;
+    Storage* made = to.data + h * to.step;
     for (int i = 0; i < t.rows_count; ++i) {
       const Piece& tile = t.rows_keys[i];
       SmallProduct<false>(tile.end - tile.begin, tile.last - tile.first,
                           ds + tile.first * t.width + first + tile.begin, t.width, k.from(tile.first),
                           made + tile.begin * to.stride, to.stride, dim_);
     }
-    if (!AllFinite(made, dim_, t.rows, to.stride))
+    if (!FiniteRows(made, dim_, t.rows, to.stride))
       for (int i = 0; i < t.rows; ++i)
         WeightedSum(ds + first + i, t.width, k, t.first[first + i], t.last[first + i], dim_,
                     made + i * to.stride);
     for (int i = 0; i < t.rows && !to.in_place; ++i)
-      write_row(b_.dq, row_at(t, b_.dq, first + i), made + i * to.stride, p_.head_dim);
+      write_row(b_.dq, row_at(t, b_.dq, first + i), to.row(h, i), p_.head_dim);
   }
 
   // Scores and dP become P and dS; 0 where the pair is hidden.
@@ -173,10 +196,14 @@ class SmallBackwardRun : SmallRun {
   }
 
   // `at`: the task's first row.
-  Target target(const RowTensor& tensor, int64_t at, bool regular, int64_t dim, float* buffer) const {
-    if (tensor.data && regular && !b_.accumulate && in_place(tensor, at, dim))
-      return {static_cast<float*>(tensor.data) + at, tensor.row_stride, tensor.head_stride, true};
-    return {buffer, multiple_of(16, dim), 0, false};
+  template <class Storage>
+  Target<Storage> target(const RowTensor& tensor, int64_t at, bool regular, int64_t dim,
+                         float* buffer) const {
+    const bool there =
+        !std::is_same_v<Storage, float> || (regular && !b_.accumulate && in_place(tensor, at, dim));
+    if (tensor.data && there)
+      return {static_cast<Storage*>(tensor.data) + at, tensor.row_stride, tensor.head_stride, true};
+    return {reinterpret_cast<Storage*>(buffer), multiple_of(16, dim), 0, false};
   }
 
   void write_row(const RowTensor& tensor, int64_t at, const float* values, int64_t dim) const {
@@ -204,11 +231,12 @@ class SmallBackwardRun : SmallRun {
   }
 
   const BackwardParams& b_;
+  bool bf16_, f16_;  // every row that is read or written
 };
 
-inline Status SmallBackward(const Kernel&, const BackwardParams& p, const Schedule& schedule,
-                            const Launch& launch) {
-  return SmallBackwardRun(p, schedule, launch).run();
+template <class Bf16Storage>
+Status SmallBackward(const Kernel&, const BackwardParams& p, const Schedule& schedule, const Launch& launch) {
+  return SmallBackwardRun<Bf16Storage>(p, schedule, launch).run();
 }
 
 }  // namespace HWY_NAMESPACE

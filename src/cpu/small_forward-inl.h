@@ -9,14 +9,26 @@
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
 
+// Bf16Storage: Bf16, or the type that stands for it where an instruction set has products of its own.
+template <class Bf16Storage>
 class SmallForwardRun : SmallRun {
  public:
   SmallForwardRun(const ForwardParams& p, const Schedule& schedule, const Launch& launch)
       : SmallRun(p, schedule, launch, false) {}
 
   Status run() {
-    each_part([this](SmallLanes& t, int worker) {
-      if (t.count > 0) attend(t, scratch(worker));
+    const auto all = {&p_.q, &p_.k, &p_.v, &p_.o};
+    const bool bf16 = stored_as(DType::bf16, all), f16 = stored_as(DType::f16, all);
+    each_part([this, bf16, f16](SmallLanes& t, int worker) {
+      if (t.count > 0) {
+        const SmallScratch w = scratch(worker);
+        if (bf16 && !t.dead && widens_loads<Bf16Storage>(t))
+          attend<Bf16Storage>(t, w);
+        else if (f16 && !t.dead)
+          attend<F16>(t, w);
+        else
+          attend<float>(t, w);
+      }
       write_padding(t);
       return false;
     });
@@ -24,19 +36,23 @@ class SmallForwardRun : SmallRun {
   }
 
  private:
+  // Storage: of every tensor, or float where rows go through buffers.
+  template <class Storage>
   void attend(const SmallLanes& t, const SmallScratch& w) const {
-    const TaskRows q = query_rows(t, p_.q, p_.head_dim, sizes_.pitch_qk, w.q);
-    const TaskRows k = key_rows(t, p_.k, p_.head_dim, sizes_.pitch_qk, w.k);
-    scores(t, q, k, p_.head_dim, w.q_t, w.s);
+    const TaskRows<Storage> q = query_rows<Storage>(t, p_.q, p_.head_dim, sizes_.pitch_qk, w.q);
+    const TaskRows<Storage> k = key_rows<Storage>(t, p_.k, p_.head_dim, sizes_.pitch_qk, w.k);
+    scores(t, q, k, p_.head_dim, w.q_t, w.k, sizes_.pitch_qk, w.s);
     softmax(t, w.s);
-    const TaskRows v_rows = key_rows(t, p_.v, p_.head_dim_v, sizes_.pitch_v, w.v);
+    const TaskRows<Storage> v_rows = key_rows<Storage>(t, p_.v, p_.head_dim_v, sizes_.pitch_v, w.v);
     const int64_t at = row_at(t, p_.o, 0);
-    const bool made_in_place = p_.group() == 1 && in_place(p_.o, at, p_.head_dim_v);
+    const bool made_in_place =
+        !std::is_same_v<Storage, float> || (p_.group() == 1 && in_place(p_.o, at, p_.head_dim_v));
     const int64_t stride = made_in_place ? p_.o.row_stride : sizes_.pitch_v;
     for (int h = 0; h < t.heads; ++h) {
-      const FloatRows v = v_rows.of(h);
+      const Rows<Storage> v = v_rows.of(h);
       const int first = h * t.rows;
-      float* o = made_in_place ? static_cast<float*>(p_.o.data) + at + h * p_.o.head_stride : w.out;
+      Storage* o = made_in_place ? static_cast<Storage*>(p_.o.data) + at + h * p_.o.head_stride
+                                 : reinterpret_cast<Storage*>(w.out);
       for (int i = 0; i < t.rows_count; ++i) {
         const Piece& tile = t.rows_keys[i];
         SmallProduct<false>(tile.end - tile.begin, tile.last - tile.first,
@@ -44,12 +60,12 @@ class SmallForwardRun : SmallRun {
                             o + tile.begin * stride, stride, dim_v_);
       }
       // What is not finite may come from keys that the row does not see.
-      if (!AllFinite(o, dim_v_, t.rows, stride))
+      if (!FiniteRows(o, dim_v_, t.rows, stride))
         for (int i = 0; i < t.rows; ++i)
           SeenSum(w.s + first + i, t.width, v, t.first[first + i], t.last[first + i], dim_v_, o + i * stride);
       if (made_in_place) continue;
       for (int i = 0; i < t.rows; ++i)
-        StoreRow(p_.o, row_at(t, p_.o, first + i), o + i * stride, p_.head_dim_v, 1.0f, false);
+        StoreRow(p_.o, row_at(t, p_.o, first + i), w.out + i * stride, p_.head_dim_v, 1.0f, false);
     }
   }
 
@@ -138,9 +154,9 @@ class SmallForwardRun : SmallRun {
   }
 };
 
-inline Status SmallForward(const Kernel&, const ForwardParams& p, const Schedule& schedule,
-                           const Launch& launch) {
-  return SmallForwardRun(p, schedule, launch).run();
+template <class Bf16Storage>
+Status SmallForward(const Kernel&, const ForwardParams& p, const Schedule& schedule, const Launch& launch) {
+  return SmallForwardRun<Bf16Storage>(p, schedule, launch).run();
 }
 
 }  // namespace HWY_NAMESPACE

@@ -1,148 +1,34 @@
-// What the `small` forward and backward share: the rows and keys of a task, and products over them that pack
-// as little as they can. One tile holds all keys of a head, so nothing is running: no online maximum, no
-// rescaling, no sums carried from tile to tile.
+// What the `small` forward and backward share: the rows and keys of a task, and their scores. One tile holds
+// all keys of a head, so nothing is running: no online maximum, no rescaling, no sums carried from tile to
+// tile.
 
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
-
-// Rows of whole vectors, wherever they stand.
-struct FloatRows {
-  const float* data = nullptr;
-  int64_t stride = 0;
-  const float* row(int64_t i) const { return data + i * stride; }
-  FloatRows from(int64_t i) const { return {row(i), stride}; }
-};
-
-// The rows of all heads of a task, `step` floats from head to head.
-struct TaskRows {
-  FloatRows first;
-  int64_t step = 0;
-  FloatRows of(int h) const { return {first.data + h * step, first.stride}; }
-};
-
-// Pointers of a task's lanes, up to a multiple of four: the last row stands in for what is missing.
-struct LanePointers {
-  const float* at[kSmallRows];
-  void close(int count) {
-    for (int r = count; r % 4 != 0; ++r) at[r] = at[count - 1];
-  }
-};
-
-inline bool aligned_rows(const float* data, int64_t stride) {
-  return reinterpret_cast<uintptr_t>(data) % (kLanes * sizeof(float)) == 0 && stride % kLanes == 0;
-}
-
-// s[j][r] = q_r . k_r[j], r < 4, j < n: each of the four rows has keys of its own, or, kSameKeys, all those
-// of the first, which are then loaded once. `dim` is whole vectors.
-template <bool kSameKeys>
-HWY_NOINLINE void FourRowScores(const float* const* q, const float* const* k, int64_t k_stride, int dim,
-                                int n, float* HWY_RESTRICT s, int64_t ld) {
-  const D d;
-  const float *q0 = q[0], *q1 = q[1], *q2 = q[2], *q3 = q[3];
-  const float *k0 = k[0], *k1 = kSameKeys ? k0 : k[1], *k2 = kSameKeys ? k0 : k[2],
-              *k3 = kSameKeys ? k0 : k[3];
-  int j = 0;
-  for (; j + 2 <= n; j += 2, s += 2 * ld) {
-    V a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
-    for (int c = 0; c < dim; c += kLanes) {
-      const V x0 = hn::LoadU(d, q0 + c), x1 = hn::LoadU(d, q1 + c), x2 = hn::LoadU(d, q2 + c),
-              x3 = hn::LoadU(d, q3 + c);
-      const V y0 = hn::LoadU(d, k0 + c), z0 = hn::LoadU(d, k0 + k_stride + c);
-      MulAddTo(a0, x0, y0);
-      MulAddTo(a1, x1, kSameKeys ? y0 : hn::LoadU(d, k1 + c));
-      MulAddTo(a2, x2, kSameKeys ? y0 : hn::LoadU(d, k2 + c));
-      MulAddTo(a3, x3, kSameKeys ? y0 : hn::LoadU(d, k3 + c));
-      MulAddTo(b0, x0, z0);
-      MulAddTo(b1, x1, kSameKeys ? z0 : hn::LoadU(d, k1 + k_stride + c));
-      MulAddTo(b2, x2, kSameKeys ? z0 : hn::LoadU(d, k2 + k_stride + c));
-      MulAddTo(b3, x3, kSameKeys ? z0 : hn::LoadU(d, k3 + k_stride + c));
-    }
-    StoreFourSums(a0, a1, a2, a3, s);
-    StoreFourSums(b0, b1, b2, b3, s + ld);
-    k0 += 2 * k_stride;
-    k1 += 2 * k_stride;
-    k2 += 2 * k_stride;
-    k3 += 2 * k_stride;
-  }
-  if (j == n) return;
-  V a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0;
-  for (int c = 0; c < dim; c += kLanes) {
-    MulAddTo(a0, hn::LoadU(d, q0 + c), hn::LoadU(d, k0 + c));
-    MulAddTo(a1, hn::LoadU(d, q1 + c), hn::LoadU(d, k1 + c));
-    MulAddTo(a2, hn::LoadU(d, q2 + c), hn::LoadU(d, k2 + c));
-    MulAddTo(a3, hn::LoadU(d, q3 + c), hn::LoadU(d, k3 + c));
-  }
-  StoreFourSums(a0, a1, a2, a3, s);
-}
-
-// out = sum_j w[j * ws] row j over [begin, end), kVectors of it at column c.
-template <int kVectors>
-HWY_INLINE void SumColumns(const float* HWY_RESTRICT w, int64_t ws, const FloatRows& rows, int begin, int end,
-                           int c, float* HWY_RESTRICT out) {
-  const D d;
-  V sum[kVectors];
-#pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) sum[v] = hn::Zero(d);
-  for (int j = begin; j < end; ++j) {
-    const V weight = hn::Set(d, w[j * ws]);
-    const float* row = rows.row(j) + c;
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) MulAddTo(sum[v], weight, hn::LoadU(d, row + v * kLanes));
-  }
-#pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) hn::StoreU(sum[v], d, out + c + v * kLanes);
-}
-
-// The bits of a tile product's row, where what is left out has a weight of 0. `dim` is whole vectors.
-HWY_INLINE void WeightedSum(const float* w, int64_t ws, const FloatRows& rows, int begin, int end, int dim,
-                            float* out) {
-  int c = 0;
-  for (; c + 4 * kLanes <= dim; c += 4 * kLanes) SumColumns<4>(w, ws, rows, begin, end, c, out);
-  for (; c < dim; c += kLanes) SumColumns<1>(w, ws, rows, begin, end, c, out);
-}
-
-// C[m][dim] = A(m, k) rows[k], with A as in Panels: of one or two terms a call of its own does not pay.
-template <bool kUnitK>
-HWY_INLINE void SmallProduct(int m, int nk, const float* a, int64_t as, const FloatRows& rows, float* c,
-                             int64_t cs, int dim) {
-  if (m * nk > 4) {
-    Panels<kUnitK, Out::kStore>(m, nk, a, as, rows.data, rows.stride, c, cs, dim);
-    return;
-  }
-  for (int i = 0; i < m; ++i)
-    WeightedSum(a + (kUnitK ? i * as : i), kUnitK ? 1 : as, rows, 0, nk, dim, c + i * cs);
-}
-
-// Keys [begin, end) of a row, where weight -0 passes a key over, and what underflowed is no zero beside an
-// infinity.
-inline void SeenSum(const float* w, int64_t ws, const FloatRows& rows, int begin, int end, int dim,
-                    float* out) {
-  const D d;
-  for (int c = 0; c < dim; c += kLanes) {
-    V sum = hn::Zero(d);
-    for (int j = begin; j < end; ++j) {
-      const float weight = w[j * ws];
-      if (weight == 0.0f && std::signbit(weight)) continue;
-      const V value = hn::LoadU(d, rows.row(j) + c);
-      const V factor = weight == 0.0f ? hn::IfThenElse(hn::IsInf(value), hn::Set(d, 1.0f), hn::Zero(d))
-                                      : hn::Set(d, weight);
-      MulAddTo(sum, factor, value);
-    }
-    hn::StoreU(sum, d, out + c);
-  }
-}
 
 // Up to how many rows of a head have their scores made by dots instead of from a transpose: all its rows, all
 // where what is hidden is left out, and those behind the last whole vector of lanes. A processor that runs
 // 512 bits in halves has room for the sums across a vector beside its one multiply-add a cycle; measured.
 struct DotRows {
   int all, all_cut, tail;
+  bool halves;  // where rows fill half a vector, half of it is computed
 };
 inline DotRows dot_rows(bool backward) {
   constexpr auto kFew = static_cast<int>(SmallSizes::kDotRows);
   static const bool halved = kLanes == 16 && halves_avx512();
-  if (halved) return {16, backward ? 20 : 48, 4};
-  return {kFew, kFew, kLanes >= 8 ? 4 : 0};
+  if (halved) return {16, backward ? 20 : 48, 4, true};
+  return {kFew, kFew, kLanes >= 8 ? 4 : 0, false};
+}
+
+// `count` rows of any storage, row_stride apart, from element `at`: as fp32 rows of `pitch` that end with
+// zeros.
+inline void CopyRows(const RowTensor& t, int64_t at, int count, int64_t n, float* to, int64_t pitch) {
+  if (t.dtype == DType::bf16) {
+    WidenRows(static_cast<const Bf16*>(t.data) + at, t.row_stride, count, n, to, pitch);
+  } else if (t.dtype == DType::f16) {
+    WidenRows(static_cast<const F16*>(t.data) + at, t.row_stride, count, n, to, pitch);
+  } else {
+    for (int r = 0; r < count; ++r) ConvertPaddedRow(to + r * pitch, t, at + r * t.row_stride, n, pitch);
+  }
 }
 
 // What a call knows before its first task.
@@ -246,7 +132,10 @@ class SmallRun {
     for (int r = t.count; r < t.width; ++r) t.first[r] = t.last[r] = 0;
     t.cut_tiles(t.heads == 1);
     const int beyond = t.rows % kLanes, few = t.is_cut ? dots_.all_cut : dots_.all;
-    t.whole = t.rows <= few ? 0 : beyond <= dots_.tail ? t.rows - beyond : t.width;
+    t.whole = t.rows <= few                          ? 0
+              : beyond <= dots_.tail                 ? t.rows - beyond
+              : dots_.halves && beyond <= kLanes / 2 ? t.width - kLanes / 2
+                                                     : t.width;
     t.cut_pieces();
   }
 
@@ -262,27 +151,61 @@ class SmallRun {
            (sizes_.heads == 1 || tensor.head_stride % kLanes == 0);
   }
 
+  // True where every row that the call reads and writes is of whole vectors of one 16-bit type.
+  bool stored_as(DType type, std::initializer_list<const RowTensor*> tensors) const {
+    for (const RowTensor* tensor : tensors)
+      if (tensor->data && tensor->dtype != type) return false;
+    return p_.group() == 1 && p_.head_dim % kLanes == 0 && p_.head_dim_v % kLanes == 0;
+  }
+
+  // True where rows of bf16 are widened wherever a product loads them. That takes two operations (f16 takes
+  // one), and the more rows there are, the more often: then a buffer pays.
+  template <class Bf16Storage>
+  static bool widens_loads(const SmallLanes& t) {
+    return RowDots<Bf16Storage>::kOwn || t.rows <= 2 * kLanes;
+  }
+
+  template <class Storage>
+  static TaskRows<Storage> rows_at(const RowTensor& tensor, int64_t at) {
+    return {{static_cast<const Storage*>(tensor.data) + at, tensor.row_stride}, tensor.head_stride};
+  }
+
   // The tile's keys.
-  TaskRows key_rows(const SmallLanes& t, const RowTensor& tensor, int64_t dim, int64_t pitch,
-                    float* buffer) const {
+  template <class Storage>
+  TaskRows<Storage> key_rows(const SmallLanes& t, const RowTensor& tensor, int64_t dim, int64_t pitch,
+                             float* buffer) const {
     const int64_t at = tensor.at(t.b, t.sequence.kv_begin + t.lo, t.head_kv);
-    if (in_place(tensor, at, dim))
-      return {{static_cast<const float*>(tensor.data) + at, tensor.row_stride}, tensor.head_stride};
-    const TaskRows copied{{buffer, pitch}, sizes_.keys * pitch};
+    if constexpr (std::is_same_v<Storage, float>)
+      return key_rows_as_float(t, tensor, at, dim, pitch, buffer);
+    else
+      return rows_at<Storage>(tensor, at);
+  }
+  TaskRows<float> key_rows_as_float(const SmallLanes& t, const RowTensor& tensor, int64_t at, int64_t dim,
+                                    int64_t pitch, float* buffer) const {
+    if (in_place(tensor, at, dim)) return rows_at<float>(tensor, at);
+    const TaskRows<float> copied{{buffer, pitch}, sizes_.keys * pitch};
     for (int h = 0; h < t.heads; ++h, buffer += copied.step)
-      for (int j = 0; j < t.keys(); ++j)
-        ConvertPaddedRow(buffer + j * pitch, tensor, at + h * tensor.head_stride + j * tensor.row_stride, dim,
-                         pitch);
+      CopyRows(tensor, at + h * tensor.head_stride, t.keys(), dim, buffer, pitch);
     return copied;
   }
 
   // The rows of a tensor of q's shape. Where they are copied, those that see nothing are zeros.
-  TaskRows query_rows(const SmallLanes& t, const RowTensor& tensor, int64_t dim, int64_t pitch,
-                      float* buffer) const {
+  template <class Storage>
+  TaskRows<Storage> query_rows(const SmallLanes& t, const RowTensor& tensor, int64_t dim, int64_t pitch,
+                               float* buffer) const {
+    if constexpr (std::is_same_v<Storage, float>)
+      return query_rows_as_float(t, tensor, dim, pitch, buffer);
+    else
+      return rows_at<Storage>(tensor, row_at(t, tensor, 0));
+  }
+  TaskRows<float> query_rows_as_float(const SmallLanes& t, const RowTensor& tensor, int64_t dim,
+                                      int64_t pitch, float* buffer) const {
     if (p_.group() == 1 && !t.dead) {
       const int64_t at = row_at(t, tensor, 0);
-      if (in_place(tensor, at, dim))
-        return {{static_cast<const float*>(tensor.data) + at, tensor.row_stride}, tensor.head_stride};
+      if (in_place(tensor, at, dim)) return rows_at<float>(tensor, at);
+      for (int h = 0; h < t.heads; ++h)
+        CopyRows(tensor, at + h * tensor.head_stride, t.rows, dim, buffer + h * t.rows * pitch, pitch);
+      return {{buffer, pitch}, t.rows * pitch};
     }
     for (int r = 0; r < t.count; ++r) {
       if (t.first[r] < t.last[r])
@@ -293,25 +216,46 @@ class SmallRun {
     return {{buffer, pitch}, t.rows * pitch};
   }
 
-  // s[key][lane] = x . y over `dim` components, x the rows and y the keys of the lane's head.
-  void scores(const SmallLanes& t, const TaskRows& x, const TaskRows& y, int64_t dim, float* x_t,
-              float* s) const {
+  // What is read number by number: fp32 rows as they stand, others through the buffer.
+  static Rows<float> wide_keys(const SmallLanes&, const Rows<float>& y, int64_t, int64_t, float*) {
+    return y;
+  }
+  template <class Storage>
+  static Rows<float> wide_keys(const SmallLanes& t, const Rows<Storage>& y, int64_t dim, int64_t pitch,
+                               float* buffer) {
+    WidenRows(y.data, y.stride, t.keys(), dim, buffer, pitch);
+    return {buffer, pitch};
+  }
+
+  // Keys of 16 bits are widened by the dots of so many rows themselves: what more rows read comes from a
+  // buffer.
+  static constexpr int kHeldTwice = 12;
+
+  // s[key][lane] = x . y over `dim` components, x the rows and y the keys of the lane's head. `buffer` takes
+  // the keys, rows of `pitch`.
+  template <class Storage>
+  void scores(const SmallLanes& t, const TaskRows<Storage>& x, const TaskRows<Storage>& y, int64_t dim,
+              float* x_t, float* buffer, int64_t pitch, float* s) const {
     const int whole = static_cast<int>(multiple_of(kLanes, dim));
     if (t.heads == 1) {
-      const FloatRows& keys = y.first;
-      if (t.whole > 0)
+      Rows<float> keys;
+      const bool wide = t.whole > 0 || (t.rows > kHeldTwice && !RowDots<Storage>::kOwn);
+      if (wide) keys = wide_keys(t, y.first, dim, pitch, buffer);
+      if (t.whole > 0) {
         TransposeToLanes(x.first.data, x.first.stride, std::min(t.whole, t.rows), static_cast<int>(dim), x_t,
                          t.width, 1.0f);
+      }
       for (int i = 0; i < t.piece_count; ++i) {
         const Piece& piece = t.pieces[i];
-        ScoreProduct(piece.last - piece.first, static_cast<int>(dim), keys.row(piece.first), keys.stride,
-                     x_t + piece.begin, s + piece.first * t.width + piece.begin, t.width,
-                     piece.end - piece.begin, nullptr);
+        piece_scores(t, piece, keys.row(piece.first), keys.stride, static_cast<int>(dim), x_t, s);
       }
-      if (t.whole < t.rows) dot_scores(t, x.first, keys, whole, s);
+      if (t.whole >= t.rows) return;
+      if constexpr (!RowDots<Storage>::kOwn)
+        if (wide) return dot_scores(t, x.first, keys, whole, s);
+      dot_scores(t, x.first, y.first, whole, s);
       return;
     }
-    LanePointers rows, keys;
+    LanePointers<Storage> rows, keys;
     for (int h = 0, r = 0; h < t.heads; ++h) {
       for (int i = 0; i < t.rows; ++i, ++r) {
         rows.at[r] = x.of(h).row(i);
@@ -321,22 +265,41 @@ class SmallRun {
     rows.close(t.count);
     keys.close(t.count);
     for (int r = 0; r < t.count; r += 4) {
-      const auto score = keys.at[r] == keys.at[r + 3] ? FourRowScores<true> : FourRowScores<false>;
+      const auto score = keys.at[r] == keys.at[r + 3] ? FourRowScores<true, Storage, Storage>
+                                                      : FourRowScores<false, Storage, Storage>;
       score(rows.at + r, keys.at + r, y.first.stride, whole, t.keys(), s + r, t.width);
     }
   }
 
+  // Scores of one piece from the transpose.
+  static void piece_scores(const SmallLanes& t, const Piece& piece, const float* keys, int64_t stride,
+                           int dim, const float* x_t, float* s) {
+    const int n = piece.last - piece.first;
+    float* at = s + piece.first * t.width;
+    int whole = piece.end / kLanes * kLanes;
+    const bool half = whole < piece.end, paired = half && (whole - piece.begin) / kLanes % 2 == 1;
+    if (paired) whole -= kLanes;
+    if (whole > piece.begin)
+      ScoreProduct(n, dim, keys, stride, x_t + piece.begin, at + piece.begin, t.width, whole - piece.begin,
+                   nullptr);
+#if HWY_ARCH_X86 && HWY_CAP_GE512
+    const auto half_panel = paired ? HalfPanel<1> : HalfPanel<0>;
+    if (half) half_panel(n, dim, keys, stride, x_t + whole, t.width, at + whole, t.width);
+#endif
+  }
+
   // Scores of the lanes from `whole` on; 0 where no row needs any.
-  void dot_scores(const SmallLanes& t, const FloatRows& x, const FloatRows& y, int dim, float* s) const {
+  template <class Row, class Key>
+  void dot_scores(const SmallLanes& t, const Rows<Row>& x, const Rows<Key>& y, int dim, float* s) const {
     const Piece strip = t.needed_by(t.whole, t.rows);
     for (int j = strip.first / SmallLanes::kStrip * SmallLanes::kStrip; j < t.keys(); ++j)
       for (int lane = t.whole; lane < t.width; lane += kLanes)
         hn::Store(hn::Zero(D()), D(), s + j * t.width + lane);
     for (int r = t.whole; r < t.rows; r += 4) {
-      const float* rows[4];
+      const Row* rows[4];
       for (int i = 0; i < 4; ++i) rows[i] = x.row(std::min(r + i, t.rows - 1));
       const Piece four = t.needed_by(r, std::min(r + 4, t.rows));
-      const float* key = y.row(four.first);
+      const Key* key = y.row(four.first);
       FourRowScores<true>(rows, &key, y.stride, dim, four.last - four.first, s + four.first * t.width + r,
                           t.width);
     }

@@ -22,7 +22,7 @@
       tilewise::cpu::with_any_q(TILEWISE_CPU_ROW(isa, op, form, i8, m, n)),
 #define TILEWISE_CPU_ROW(isa, op, form, dtype, m, n)                                                      \
   tilewise::cpu::row(#op "_" #isa "_" #dtype TILEWISE_CPU_FORM_##form "_" #m "x" #n, Target::isa, Op::op, \
-                     DType::dtype, Form::form, m, n, TILEWISE_CPU_RUN_##op##_##form)
+                     DType::dtype, Form::form, m, n, HWY_NAMESPACE::kLanes, TILEWISE_CPU_RUN_##op##_##form)
 #define TILEWISE_CPU_FORM_fused ""
 #define TILEWISE_CPU_FORM_standard "_standard"
 #define TILEWISE_CPU_FORM_rows "_rows"
@@ -30,9 +30,9 @@
 #define TILEWISE_CPU_RUN_forward_fused &HWY_NAMESPACE::Forward, nullptr
 #define TILEWISE_CPU_RUN_forward_standard &HWY_NAMESPACE::StandardForward, nullptr
 #define TILEWISE_CPU_RUN_forward_rows &HWY_NAMESPACE::RowForward, nullptr
-#define TILEWISE_CPU_RUN_forward_small &HWY_NAMESPACE::SmallForward, nullptr
+#define TILEWISE_CPU_RUN_forward_small &HWY_NAMESPACE::SmallForward<HWY_NAMESPACE::Bf16>, nullptr
 #define TILEWISE_CPU_RUN_backward_fused nullptr, &HWY_NAMESPACE::Backward
-#define TILEWISE_CPU_RUN_backward_small nullptr, &HWY_NAMESPACE::SmallBackward
+#define TILEWISE_CPU_RUN_backward_small nullptr, &HWY_NAMESPACE::SmallBackward<HWY_NAMESPACE::Bf16>
 
 namespace tilewise::cpu {
 
@@ -44,11 +44,12 @@ constexpr int most_rows(Form form) {
   return form == Form::rows ? kMaxRows : form == Form::small ? kSmallRows : kMaxLanes;
 }
 
-// One of `forward` and `backward` is given. `op` is said beside them: gcc's UBSan does not take a comparison
-// of a function's address with null for a constant.
+// One of `forward` and `backward` is given; `lanes` are those of a vector. `op` is said beside them: gcc's
+// UBSan does not take a comparison of a function's address with null for a constant.
 constexpr Kernel row(const char* name, Target target, Op op, DType dtype, Form form, int tile_m, int tile_n,
-                     decltype(Kernel::forward) forward, decltype(Kernel::backward) backward) {
+                     int lanes, decltype(Kernel::forward) forward, decltype(Kernel::backward) backward) {
   if (tile_m > most_rows(form)) tile_m_is_too_large();
+  if (form == Form::fused && lanes > 1 && tile_m > kMostVectors * lanes) tile_m_is_too_large();
   if (form == Form::small && tile_n > kSmallKeys) tile_n_does_not_fit();
   if (op == Op::backward && form == Form::fused && tile_n > kMaxTileKeys) tile_n_does_not_fit();
   if (form == Form::rows && (tile_n > kMaxRowKeys || kSplitKeys % tile_n != 0)) tile_n_does_not_fit();

@@ -6,7 +6,8 @@
 // in the lanes. Nothing is ever transposed but the packs of q and dO.
 //
 // An element of A and B is one fp32 number, or, where Product<Element> says so, a few shorter ones that stand
-// for as many steps of k.
+// for as many steps of k. B and C may also be rows of a 16-bit storage type (storage-inl.h), which are
+// widened where they are loaded and rounded where they are stored, and need no alignment.
 //
 // Register tile: kPanelRows x kPanelVectors accumulators stay in registers over all of k. A panel of B (k
 // rows of kPanelVectors vectors) is small enough for L1 and is met again by every row tile. Included once per
@@ -14,11 +15,6 @@
 
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
-
-namespace hn = hwy::HWY_NAMESPACE;
-using D = hn::ScalableTag<float>;
-using V = hn::Vec<D>;
-constexpr int kLanes = HWY_LANES(float);  // fixed-width instruction sets only
 
 // Accumulators that fit: 32 registers hold 24 + 4 + 1, 16 hold 12 + 2 + 1. `kTallRows` is for one vector,
 // where only rows can hide the latency of the multiply-add.
@@ -100,10 +96,65 @@ struct Product<float> {
   static HWY_INLINE void add(V& acc, V a, V b) { MulAddTo(acc, a, b); }
 };
 
+#if HWY_ARCH_X86 && HWY_CAP_GE512
+// C[kRows] = A(m, k) B of kWhole vectors (none or one) and half a vector, of which a processor that runs
+// whole ones in halves makes two in the time of one. The other lanes of C become 0.
+template <int kRows, int kWhole>
+HWY_INLINE void HalfTileProduct(const float* HWY_RESTRICT a, int64_t as, const float* HWY_RESTRICT b,
+                                int64_t bs, int nk, float* HWY_RESTRICT c, int64_t cs) {
+  V whole[kRows];
+  __m256 half[kRows];
+  __asm__("" : "+r"(b));
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    whole[r] = hn::Zero(D());
+    half[r] = _mm256_setzero_ps();
+  }
+#pragma GCC unroll 4
+  for (int k = 0; k < nk; ++k, ++a, b += bs) {
+    const __m512 row = kWhole ? _mm512_load_ps(b) : _mm512_setzero_ps();
+    const __m256 half_row = _mm256_load_ps(b + kWhole * kLanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      if constexpr (kWhole) {
+        const V element = hn::Set(D(), a[r * as]);
+        MulAddTo(whole[r], element, V{row});
+        __asm__("vfmadd231ps %2, %1, %0"
+                : "+v"(half[r])
+                : "v"(_mm512_castps512_ps256(element.raw)), "v"(half_row));
+      } else {
+        __asm__("vfmadd231ps %2, %1, %0"
+                : "+v"(half[r])
+                : "v"(_mm256_broadcast_ss(a + r * as)), "v"(half_row));
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    if constexpr (kWhole) hn::Store(whole[r], D(), c + r * cs);
+    _mm512_store_ps(c + r * cs + kWhole * kLanes, _mm512_zextps256_ps512(half[r]));
+  }
+}
+
+template <int kWhole>
+HWY_NOINLINE void HalfPanel(int m, int nk, const float* a, int64_t as, const float* b, int64_t bs, float* c,
+                            int64_t cs) {
+  constexpr int kRows = kWhole ? 8 : 16;
+  int i = 0;
+  for (; i + kRows <= m; i += kRows)
+    HalfTileProduct<kRows, kWhole>(a + i * as, as, b, bs, nk, c + i * cs, cs);
+  if constexpr (kRows > 8)
+    for (; i + 8 <= m; i += 8) HalfTileProduct<8, kWhole>(a + i * as, as, b, bs, nk, c + i * cs, cs);
+  for (; i + 4 <= m; i += 4) HalfTileProduct<4, kWhole>(a + i * as, as, b, bs, nk, c + i * cs, cs);
+  for (; i + 2 <= m; i += 2) HalfTileProduct<2, kWhole>(a + i * as, as, b, bs, nk, c + i * cs, cs);
+  for (; i < m; ++i) HalfTileProduct<1, kWhole>(a + i * as, as, b, bs, nk, c + i * cs, cs);
+}
+#endif
+
 // A(m, k) = a[m * as + k] where kUnitK, else a[m + k * as].
-template <int kRows, int kVectors, bool kUnitK, Out kOut, class Element>
-HWY_INLINE void TileProduct(const Element* HWY_RESTRICT a, int64_t as, const Element* HWY_RESTRICT b,
-                            int64_t bs, int nk, float* HWY_RESTRICT c, int64_t cs, V* HWY_RESTRICT top) {
+template <int kRows, int kVectors, bool kUnitK, Out kOut, class Element, class Row, class Result>
+HWY_INLINE void TileProduct(const Element* HWY_RESTRICT a, int64_t as, const Row* HWY_RESTRICT b, int64_t bs,
+                            int nk, Result* HWY_RESTRICT c, int64_t cs, V* HWY_RESTRICT top) {
   const D d;
   const hn::ScalableTag<Element> de;
   V acc[kRows][kVectors];
@@ -119,7 +170,12 @@ HWY_INLINE void TileProduct(const Element* HWY_RESTRICT a, int64_t as, const Ele
   for (int k = 0; k < nk; ++k) {
     hn::Vec<decltype(de)> row[kVectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) row[v] = hn::Load(de, b + v * kLanes);
+    for (int v = 0; v < kVectors; ++v) {
+      if constexpr (std::is_same_v<Row, Element>)
+        row[v] = hn::Load(de, b + v * kLanes);
+      else
+        row[v] = LoadWide(de, b + v * kLanes);
+    }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const auto element = hn::Set(de, kUnitK ? a[r * as] : a[r]);
@@ -133,9 +189,12 @@ HWY_INLINE void TileProduct(const Element* HWY_RESTRICT a, int64_t as, const Ele
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      float* at = c + r * cs + v * kLanes;
+      Result* at = c + r * cs + v * kLanes;
       if constexpr (kOut == Out::kAccumulate) acc[r][v] = hn::Add(acc[r][v], hn::Load(d, at));
-      hn::Store(acc[r][v], d, at);
+      if constexpr (std::is_same_v<Result, float>)
+        hn::Store(acc[r][v], d, at);
+      else
+        StoreNarrow(acc[r][v], at);
       if constexpr (kOut == Out::kStoreMax) top[v] = hn::Max(top[v], acc[r][v]);
     }
   }
@@ -143,8 +202,8 @@ HWY_INLINE void TileProduct(const Element* HWY_RESTRICT a, int64_t as, const Ele
 
 // All m rows of one panel; the rows that no full tile holds go through smaller tiles: one vector needs many
 // rows to hide the latency.
-template <int kVectors, bool kUnitK, Out kOut, class Element>
-HWY_NOINLINE void Panel(int m, int nk, const Element* a, int64_t as, const Element* b, int64_t bs, float* c,
+template <int kVectors, bool kUnitK, Out kOut, class Element, class Row, class Result>
+HWY_NOINLINE void Panel(int m, int nk, const Element* a, int64_t as, const Row* b, int64_t bs, Result* c,
                         int64_t cs, float* top, Ahead* ahead) {
   const D d;
   constexpr int kRows = kVectors == 1 ? kTallRows : kVectors == kPanelVectors ? kPanelRows : 8;
@@ -197,9 +256,9 @@ HWY_NOINLINE void Panel(int m, int nk, const Element* a, int64_t as, const Eleme
 }
 
 // C of `width` lanes, a multiple of kLanes. B, C and top are aligned to a vector, bs and cs multiples of
-// kLanes.
-template <bool kUnitK, Out kOut, class Element>
-HWY_INLINE void Panels(int m, int nk, const Element* a, int64_t as, const Element* b, int64_t bs, float* c,
+// kLanes, but where B and C are of 16 bits.
+template <bool kUnitK, Out kOut, class Element, class Row, class Result>
+HWY_INLINE void Panels(int m, int nk, const Element* a, int64_t as, const Row* b, int64_t bs, Result* c,
                        int64_t cs, int width, float* top = nullptr, Ahead* ahead = nullptr) {
   int x = 0;
   for (; x + kPanelVectors * kLanes <= width; x += kPanelVectors * kLanes)

@@ -21,10 +21,11 @@ class ColumnFactors {
 
 #if HWY_TARGET != HWY_SCALAR
 // to[c][r] = from[r][c] * times[c], 4 x 4.
-HWY_INLINE void Transpose4(const float* HWY_RESTRICT from, int64_t from_stride, float* HWY_RESTRICT to,
+template <class Storage>
+HWY_INLINE void Transpose4(const Storage* HWY_RESTRICT from, int64_t from_stride, float* HWY_RESTRICT to,
                            int64_t to_stride, hn::Vec<hn::FixedTag<float, 4>> times) {
   const hn::FixedTag<float, 4> d;
-  const auto row = [&](int64_t r) HWY_ATTR { return hn::Mul(times, hn::LoadU(d, from + r * from_stride)); };
+  const auto row = [&](int64_t r) HWY_ATTR { return hn::Mul(times, LoadWide(d, from + r * from_stride)); };
   const auto r0 = row(0), r1 = row(1), r2 = row(2), r3 = row(3);
   const auto low02 = hn::InterleaveLower(d, r0, r2), high02 = hn::InterleaveUpper(d, r0, r2);
   const auto low13 = hn::InterleaveLower(d, r1, r3), high13 = hn::InterleaveUpper(d, r1, r3);
@@ -47,13 +48,13 @@ HWY_INLINE __m512 UpperPairs(__m512 x, __m512 y) {
 // to[c][r] = from[r][c] * times[c], 16 x 16: every line of `to` is written once, whole. Inlined, its 32 row
 // addresses would be kept on the stack and stepped there. kPartial: the last of `rows` stands in for the
 // rest. Not kScaled: `times` is not read, and every bit stays, whatever the 32 stand for.
-template <bool kPartial, bool kScaled = true>
-HWY_NOINLINE void Transpose16(const float* HWY_RESTRICT from, int64_t from_stride, float* HWY_RESTRICT to,
+template <bool kPartial, bool kScaled = true, class Storage>
+HWY_NOINLINE void Transpose16(const Storage* HWY_RESTRICT from, int64_t from_stride, float* HWY_RESTRICT to,
                               int64_t to_stride, V times, int rows) {
   __m512 a[16], b[16];
 #pragma GCC unroll 16
   for (int r = 0; r < 16; ++r)
-    a[r] = _mm512_loadu_ps(from + (!kPartial || r < rows ? r : rows - 1) * from_stride);
+    a[r] = LoadWide(D(), from + (!kPartial || r < rows ? r : rows - 1) * from_stride).raw;
   if constexpr (kScaled) {
 #pragma GCC unroll 16
     for (int r = 0; r < 16; ++r) a[r] = _mm512_mul_ps(times.raw, a[r]);
@@ -89,17 +90,18 @@ HWY_NOINLINE void Transpose16(const float* HWY_RESTRICT from, int64_t from_strid
 
 // Rows [r0, r1), columns [c0, c1) of the transpose, one by one. Inlined beside the blocks, its addresses
 // would be stepped with them.
-inline HWY_NOINLINE void TransposeEach(const float* HWY_RESTRICT from, int64_t from_stride, int r0, int r1,
-                                       int c0, int c1, float* HWY_RESTRICT to, int64_t to_stride,
-                                       const ColumnFactors& factors) {
+template <class Storage>
+HWY_NOINLINE void TransposeEach(const Storage* HWY_RESTRICT from, int64_t from_stride, int r0, int r1, int c0,
+                                int c1, float* HWY_RESTRICT to, int64_t to_stride,
+                                const ColumnFactors& factors) {
   for (int r = r0; r < r1; ++r)
-    for (int c = c0; c < c1; ++c) to[c * to_stride + r] = from[r * from_stride + c] * factors.at(c);
+    for (int c = c0; c < c1; ++c) to[c * to_stride + r] = Widened(from[r * from_stride + c]) * factors.at(c);
 }
 
 // to[c][r] = from[r][c] * factor of c. Any strides; neither side needs alignment. The outer loop runs over
 // the rows of `from`, or, kRowsOfTo, of `to`: the side whose rows are far apart.
-template <bool kRowsOfTo>
-HWY_INLINE void Transpose(const float* HWY_RESTRICT from, int64_t from_stride, int rows, int columns,
+template <bool kRowsOfTo, class Storage>
+HWY_INLINE void Transpose(const Storage* HWY_RESTRICT from, int64_t from_stride, int rows, int columns,
                           float* HWY_RESTRICT to, int64_t to_stride, const ColumnFactors& factors) {
   const int outer = kRowsOfTo ? columns : rows, inner = kRowsOfTo ? rows : columns;
   const auto each = [&](int i0, int i1, int j0) {
@@ -136,7 +138,8 @@ HWY_INLINE void Transpose(const float* HWY_RESTRICT from, int64_t from_stride, i
 }
 
 // Transpose<false> where rows fill no whole vectors of lanes: the lanes that are left over hold anything.
-HWY_INLINE void TransposeToLanes(const float* HWY_RESTRICT from, int64_t from_stride, int rows, int columns,
+template <class Storage>
+HWY_INLINE void TransposeToLanes(const Storage* HWY_RESTRICT from, int64_t from_stride, int rows, int columns,
                                  float* HWY_RESTRICT to, int64_t to_stride, float factor) {
 #if HWY_ARCH_X86 && HWY_CAP_GE512
   const int whole = rows / 16 * 16, blocks = columns / 16 * 16;
@@ -168,13 +171,12 @@ inline void StoreRow(const RowTensor& t, int64_t at, const float* HWY_RESTRICT v
     return;
   }
   auto* to = static_cast<uint16_t*>(t.data) + at;
-  if (zero) {
+  if (zero)
     std::memset(to, 0, static_cast<size_t>(n) * sizeof(uint16_t));
-  } else if (t.dtype == DType::bf16) {
-    for (int64_t c = 0; c < n; ++c) to[c] = bf16_of_float(values[c] * factor);
-  } else {
-    for (int64_t c = 0; c < n; ++c) to[c] = f16_of_float(values[c] * factor);
-  }
+  else if (t.dtype == DType::bf16)
+    NarrowRow(values, n, factor, reinterpret_cast<Bf16*>(to));
+  else
+    NarrowRow(values, n, factor, reinterpret_cast<F16*>(to));
 }
 
 // One row of a gradient: values * factor, added to what stands there where the call accumulates.

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <type_traits>
 
 #include "core/arena.h"
@@ -33,6 +34,8 @@
 #include "hwy/contrib/math/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
+#include "cpu/storage-inl.h"
+//
 #include "cpu/tile_product-inl.h"
 //
 #include "cpu/exp-inl.h"
@@ -57,6 +60,7 @@ HWY_BEFORE_NAMESPACE();
 #include "cpu/standard-inl.h"
 //
 #include "cpu/small_lanes-inl.h"
+#include "cpu/small_products-inl.h"
 //
 #include "cpu/small_rows-inl.h"
 //
