@@ -11,13 +11,16 @@ HWY_BEFORE_NAMESPACE();
 #include "cpu/pair_products-inl.h"
 //
 #include "cpu/pair_gradients-inl.h"
+#include "cpu/row_pairs-inl.h"
 HWY_AFTER_NAMESPACE();
 
 #include "cpu/table.h"
 
 #undef TILEWISE_CPU_RUN_forward_fused
+#undef TILEWISE_CPU_RUN_forward_rows
 #undef TILEWISE_CPU_RUN_backward_fused
 #define TILEWISE_CPU_RUN_forward_fused &HWY_NAMESPACE::PairForward, nullptr
+#define TILEWISE_CPU_RUN_forward_rows &HWY_NAMESPACE::PairRowForward, nullptr
 #define TILEWISE_CPU_RUN_backward_fused nullptr, &HWY_NAMESPACE::PairBackward
 
 #define CPU_KERNEL_avx512(...)

@@ -26,6 +26,10 @@ class Weights {
     if constexpr (kNatural) return Exp2(hn::Mul(hn::Add(score, shift), hn::Set(D(), kLog2E)));
     return Exp2(hn::MulAdd(score, c_, shift));
   }
+  // The same by the difference alone: exactly 1 where the score is the maximum.
+  HWY_INLINE V under(V score, V top) const {
+    return Exp2(hn::Mul(hn::Sub(score, Finite(top)), kNatural ? hn::Set(D(), kLog2E) : c_));
+  }
   // By what `before` is scaled where the maximum rises to `after`.
   HWY_INLINE V fall(V before, V after) const {
     if constexpr (kNatural) return Exp2(hn::Mul(hn::Sub(before, Finite(after)), hn::Set(D(), kLog2E)));
