@@ -111,6 +111,8 @@ constexpr double kNarrowEfficiency = 0.65;              // fused, with one vecto
 constexpr double kStandardEfficiency = 0.80;
 constexpr double kRowsEfficiency = 0.75;    // with rows that share each read of a key
 constexpr double kOneRowEfficiency = 0.35;  // and with one row
+// By dots, of the time of rows by fp32: measured 0.72 with a ratio of 2, from L2, 1 to 8 heads of a group.
+constexpr double kDotRowProducts = 0.90, kDotRowRest = 0.27;
 // Beside the products: packing a query lane and writing its output; reading and writing one row.
 constexpr double kLaneSeconds = 4e-6 / 64;
 constexpr double kRowSeconds = 0.2e-6;  // 0.06 measured: sets the change to fused, docs/performance/decode.md
@@ -231,6 +233,8 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
   Problem full = problem;                             // where every pair is computed, hidden or not
   full.causal = 0;
   full.window_left = full.window_right = -1;
+  const bool by_dots = kernel.target == Target::avx512bf16;
+  const double dots = device.bf16_dots > 0.0 ? device.bf16_dots : kUnknownDots;
   if (kernel.form == Form::standard) {
     // The score matrices go to memory and back where they leave the cache.
     work = operations(full) / kStandardEfficiency;
@@ -244,6 +248,7 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
     constexpr double kSharing = 4;
     const double sharing = (std::min(rows, kSharing) - 1) / (kSharing - 1);
     work = operations(problem) / (kOneRowEfficiency + sharing * (kRowsEfficiency - kOneRowEfficiency));
+    if (by_dots) work *= kDotRowProducts / dots + kDotRowRest;
     beside = key_heads * rows * kRowSeconds;
   } else if (kernel.form == Form::small) {
     const bool in_place = kernel.op == Op::backward && kernel.stored_kv() == DType::f32;
@@ -264,9 +269,8 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
       beside += elements * (kernel.op == Op::backward ? kSmallNarrowSeconds : kSmallWidenSeconds);
     }
   } else {
-    if (kernel.target == Target::avx512bf16) {
-      const double ratio = device.bf16_dots > 0.0 ? device.bf16_dots : kUnknownDots;
-      work = operations(problem) * (kDotProducts / ratio + kDotRest);
+    if (by_dots) {
+      work = operations(problem) * (kDotProducts / dots + kDotRest);
       beside *= kDotLane;
     }
     if (kernel.op == Op::forward && rows <= static_cast<double>(lanes_of(kernel.target)))
