@@ -113,6 +113,7 @@ constexpr double kRowsEfficiency = 0.75;    // with rows that share each read of
 constexpr double kOneRowEfficiency = 0.35;  // and with one row
 // By dots, of the time of rows by fp32: measured 0.72 with a ratio of 2, from L2, 1 to 8 heads of a group.
 constexpr double kDotRowProducts = 0.90, kDotRowRest = 0.27;
+constexpr double kDotRow = 0.5;  // of kRowSeconds
 // Beside the products: packing a query lane and writing its output; reading and writing one row.
 constexpr double kLaneSeconds = 4e-6 / 64;
 constexpr double kRowSeconds = 0.2e-6;  // 0.06 measured: sets the change to fused, docs/performance/decode.md
@@ -248,8 +249,11 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
     constexpr double kSharing = 4;
     const double sharing = (std::min(rows, kSharing) - 1) / (kSharing - 1);
     work = operations(problem) / (kOneRowEfficiency + sharing * (kRowsEfficiency - kOneRowEfficiency));
-    if (by_dots) work *= kDotRowProducts / dots + kDotRowRest;
     beside = key_heads * rows * kRowSeconds;
+    if (by_dots) {
+      work *= kDotRowProducts / dots + kDotRowRest;
+      beside *= kDotRow;
+    }
   } else if (kernel.form == Form::small) {
     const bool in_place = kernel.op == Op::backward && kernel.stored_kv() == DType::f32;
     const bool few_sets = kernel.op == Op::forward && device.l1_bytes < kWideL1 &&
