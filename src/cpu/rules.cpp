@@ -113,7 +113,10 @@ constexpr double kRowsEfficiency = 0.75;    // with rows that share each read of
 constexpr double kOneRowEfficiency = 0.35;  // and with one row
 // By dots, of the time of rows by fp32: measured 0.72 with a ratio of 2, from L2, 1 to 8 heads of a group.
 constexpr double kDotRowProducts = 0.90, kDotRowRest = 0.27;
-constexpr double kDotRow = 0.5;  // of kRowSeconds
+constexpr double kDotRow = 0.5;       // of kRowSeconds
+constexpr double kShortTile = 1.14;   // of the products, where a tile has half of the keys
+// What is left of the shorter of arithmetic and fetching beside the longer; by such tiles from memory.
+constexpr double kOverlap = 0.3, kShortTileOverlap = 0.15;
 // Beside the products: packing a query lane and writing its output; reading and writing one row.
 constexpr double kLaneSeconds = 4e-6 / 64;
 constexpr double kRowSeconds = 0.2e-6;  // 0.06 measured: sets the change to fused, docs/performance/decode.md
@@ -250,6 +253,7 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
     const double sharing = (std::min(rows, kSharing) - 1) / (kSharing - 1);
     work = operations(problem) / (kOneRowEfficiency + sharing * (kRowsEfficiency - kOneRowEfficiency));
     beside = key_heads * rows * kRowSeconds;
+    if (kernel.tile_n < kMaxRowKeys) work *= kShortTile;
     if (by_dots) {
       work *= kDotRowProducts / dots + kDotRowRest;
       beside *= kDotRow;
@@ -290,9 +294,12 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
   constexpr double kCallSeconds = 2e-6;
   beside /= relative_rate(kernel.target, device.isa) * cores;
   // Arithmetic and fetching overlap, not wholly (measured: rows against fused, one query, 1,024 to 4,096
-  // keys).
+  // keys); better where two tiles on their way take less of L2.
+  const bool few_on_the_way = kernel.form == Form::rows && kernel.tile_n < kMaxRowKeys &&
+                              e.bytes > static_cast<double>(device.l3_bytes) / 2;
   const double computing = work / rate + beside, fetching = e.bytes / bandwidth;
-  e.seconds = kCallSeconds + std::max(computing, fetching) + 0.3 * std::min(computing, fetching);
+  e.seconds = kCallSeconds + std::max(computing, fetching) +
+              (few_on_the_way ? kShortTileOverlap : kOverlap) * std::min(computing, fetching);
   return e;
 }
 

@@ -14,6 +14,7 @@ DeviceInfo device() {
   d.isa = TILEWISE_ISA_SCALAR | TILEWISE_ISA_AVX2 | TILEWISE_ISA_AVX512 | TILEWISE_ISA_NEON;
   d.l1_bytes = 48 << 10;
   d.l2_bytes = 2 << 20;
+  d.l3_bytes = 32 << 20;
   d.core_gflops = 165;
   d.memory_gbps = 12;
   return d;
@@ -121,11 +122,13 @@ TEST(CpuRules, Bf16DotsAreTakenWhereTheyAreFaster) {
 }
 
 TEST(CpuRules, Bf16DotsDecodeWhereTheyAreFaster) {
-  for (const int64_t keys : {256, 1024, 16384}) {
+  for (const int64_t keys : {64, 256, 1024, 2048})
     EXPECT_EQ(kernel_of_bf16(1, 2.0, false, keys), "forward_avx512bf16_bf16_rows_16x64") << keys;
+  for (const int64_t keys : {16384, 65536})  // from memory
+    EXPECT_EQ(kernel_of_bf16(1, 2.0, false, keys), "forward_avx512bf16_bf16_rows_16x32") << keys;
+  for (const int64_t keys : {256, 1024, 16384})
     for (const double slower : {0.5, 0.0})
       EXPECT_EQ(kernel_of_bf16(1, slower, false, keys), "forward_avx512_bf16_rows_16x64") << keys;
-  }
 }
 
 TEST(CpuRules, Bf16DotsTakeDoutInBf16) {
