@@ -101,8 +101,9 @@ HWY_INLINE void AddSeenPairs(V& acc, VPair weight, VPair value) {
                 infinity = _mm512_set1_epi16(0x7f80), magnitude = _mm512_set1_epi16(0x7fff);
   const __mmask32 seen = _mm512_cmpneq_epi16_mask(weight.raw, hidden);
   // A weight that underflowed was no zero: its product with an infinity is one.
-  const __mmask32 infinite = _mm512_mask_cmpeq_epi16_mask(
-      _mm512_cmpeq_epi16_mask(weight.raw, _mm512_setzero_si512()), _mm512_and_si512(value.raw, magnitude), infinity);
+  const __mmask32 infinite =
+      _mm512_mask_cmpeq_epi16_mask(_mm512_cmpeq_epi16_mask(weight.raw, _mm512_setzero_si512()),
+                                   _mm512_and_si512(value.raw, magnitude), infinity);
   Product<Pair>::add(acc, VPair{_mm512_maskz_mov_epi16(seen, value.raw)},
                      VPair{_mm512_mask_mov_epi16(weight.raw, infinite, one)});
 }

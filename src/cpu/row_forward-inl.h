@@ -14,7 +14,7 @@
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
 
-// Products: RowProducts (row_products-inl.h), or what another instruction set has in its place.
+// Products: RowFloats (row_floats-inl.h) or RowPairs (row_pairs-inl.h).
 template <class Products>
 class RowForwardRun {
  public:
@@ -285,7 +285,7 @@ class RowForwardRun {
 
 inline Status RowForward(const Kernel&, const ForwardParams& p, const Schedule& schedule,
                          const Launch& launch) {
-  return RowForwardRun<RowProducts>(p, schedule, launch).run();
+  return RowForwardRun<RowFloats>(p, schedule, launch).run();
 }
 
 }  // namespace HWY_NAMESPACE

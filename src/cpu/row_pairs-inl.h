@@ -1,15 +1,16 @@
-// The products of form rows by dots of bf16 pairs (pair_products-inl.h). Weights are rounded to bf16 after they
-// were added up.
+// The products of form rows by dots of bf16 pairs (pair_products-inl.h). Weights are rounded to bf16 after
+// they were added up.
 //
-//   scores    pairs of dims. One, two or four rows of q share a vector, 16, 8 or 4 pairs of each, beside as many
+//   scores    pairs of dims. One, two or four rows of q share a vector, 16, 8 or 4 pairs of each, beside as
+//   many
 //             of a key in all its parts: with four rows sums go across four lanes only
 //   outputs   pairs of keys (2 i, 2 i + 1): their rows are interleaved on the way to the products
 
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
 
-constexpr int kPairRows = 4;  // of q that share a vector, at most
-constexpr int kPairKeys = 8;  // sums of theirs under way: more than a dot takes clocks
+constexpr int kPairRows = 4;           // of q that share a vector, at most
+constexpr int kPairKeys = 8;           // sums of theirs under way: more than a dot takes clocks
 constexpr int kPairStep = 2 * kLanes;  // elements of a row: a vector
 
 // 32 columns of two keys: of low() 0 to 3, 8 to 11, ..., of high() the others.
@@ -56,8 +57,8 @@ HWY_INLINE void StoreScores(V a, V b, V c, V e, float* HWY_RESTRICT s, int64_t p
   }
 }
 
-// s[r][j] for kRows rows, of which q has 16 / kRows pairs in turn, and n keys; up to 7 scores behind the n-th are
-// written too.
+// s[r][j] for kRows rows, of which q has 16 / kRows pairs in turn, and n keys; up to 7 scores behind the n-th
+// are written too.
 template <int kRows>
 HWY_NOINLINE void PairScores(const Pair* HWY_RESTRICT q, const char* const* k, int64_t from_k, int dim, int n,
                              float* HWY_RESTRICT s, int64_t s_pitch, Upcoming upcoming) {
@@ -270,8 +271,8 @@ class RowPairs {
 
  private:
   // As they are stored, or copied with zeros behind them up to whole steps.
-  TileRows rows_of(const KeyPointers& tile, const char* const* from, int64_t h, const RowTensor& t, int64_t dim,
-                   int64_t padded, float* buffer, const char** copied) const {
+  TileRows rows_of(const KeyPointers& tile, const char* const* from, int64_t h, const RowTensor& t,
+                   int64_t dim, int64_t padded, float* buffer, const char** copied) const {
     const int64_t offset = 2 * h * t.head_stride;
     if (dim == padded) return {from, offset};
     for (int j = tile.from; j < tile.to; ++j) {

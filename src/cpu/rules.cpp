@@ -113,8 +113,8 @@ constexpr double kRowsEfficiency = 0.75;    // with rows that share each read of
 constexpr double kOneRowEfficiency = 0.35;  // and with one row
 // By dots, of the time of rows by fp32: measured 0.72 with a ratio of 2, from L2, 1 to 8 heads of a group.
 constexpr double kDotRowProducts = 0.90, kDotRowRest = 0.27;
-constexpr double kDotRow = 0.5;       // of kRowSeconds
-constexpr double kShortTile = 1.14;   // of the products, where a tile has half of the keys
+constexpr double kDotRow = 0.5;      // of kRowSeconds
+constexpr double kShortTile = 1.14;  // of the products, where a tile has half of the keys
 // What is left of the shorter of arithmetic and fetching beside the longer; by such tiles from memory.
 constexpr double kOverlap = 0.3, kShortTileOverlap = 0.15;
 // Beside the products: packing a query lane and writing its output; reading and writing one row.

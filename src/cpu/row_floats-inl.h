@@ -9,13 +9,13 @@ struct TileRows {
   int64_t offset;
 };
 
-class RowProducts {
+class RowFloats {
  public:
   // Rows of q whose scores are made together, where that says how they are added up.
   static constexpr int kTogether = 1;
   static constexpr bool kRounded = false;  // weights, before they are multiplied
 
-  RowProducts(const ForwardParams& p, const RowForwardSizes& sizes)
+  RowFloats(const ForwardParams& p, const RowForwardSizes& sizes)
       : p_(p),
         sizes_(sizes),
         reads_k_(reading_of(p.k, p.head_dim)),
@@ -72,9 +72,9 @@ class RowProducts {
       using Rows = decltype(rows);
       if (exact) return SeenRowOutput<Rows>(s + tile.from, v.rows + tile.from, v.offset, dim_v_, n, o);
       ForSharingRows(count, [&](auto sharing, int r) {
-        RowOutput<Rows, sharing.value>(s + r * sizes_.pitch_s + tile.from, sizes_.pitch_s,
-                                       v.rows + tile.from, v.offset, dim_v_, n, o + r * sizes_.pitch_v,
-                                       sizes_.pitch_v, r == 0 ? upcoming : Upcoming());
+        RowOutput<Rows, sharing.value>(s + r * sizes_.pitch_s + tile.from, sizes_.pitch_s, v.rows + tile.from,
+                                       v.offset, dim_v_, n, o + r * sizes_.pitch_v, sizes_.pitch_v,
+                                       r == 0 ? upcoming : Upcoming());
       });
     });
   }
