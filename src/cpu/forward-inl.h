@@ -228,9 +228,10 @@ class ForwardRun {
     RaiseTop<kNatural, Products::kRounded>(factor_of(p_), w.tile_top, block.top, block.sum, block.o_t, width,
                                            static_cast<int>(p_.head_dim_v), width);
     if (exact)
-      ExponentialsMarked<kNatural>(factor_of(p_), w.s, width, n, width, block.top, block.sum);
+      ExponentialsMarked<kNatural, Products::kRounded>(factor_of(p_), w.s, width, n, width, block.top,
+                                                       block.sum);
     else
-      Exponentials<kNatural>(factor_of(p_), w.s, width, n, width, block.top, block.sum);
+      Exponentials<kNatural, Products::kRounded>(factor_of(p_), w.s, width, n, width, block.top, block.sum);
   }
 
   void mask(const ForwardScratch& w, const Lanes& lanes, int width, const int32_t* segments, int64_t j0,

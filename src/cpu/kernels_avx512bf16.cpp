@@ -12,15 +12,18 @@ HWY_BEFORE_NAMESPACE();
 //
 #include "cpu/pair_gradients-inl.h"
 #include "cpu/pair_small-inl.h"
+#include "cpu/row_pairs-inl.h"
 HWY_AFTER_NAMESPACE();
 
 #include "cpu/table.h"
 
 #undef TILEWISE_CPU_RUN_forward_fused
+#undef TILEWISE_CPU_RUN_forward_rows
 #undef TILEWISE_CPU_RUN_backward_fused
 #undef TILEWISE_CPU_RUN_forward_small
 #undef TILEWISE_CPU_RUN_backward_small
 #define TILEWISE_CPU_RUN_forward_fused &HWY_NAMESPACE::PairForward, nullptr
+#define TILEWISE_CPU_RUN_forward_rows &HWY_NAMESPACE::PairRowForward, nullptr
 #define TILEWISE_CPU_RUN_backward_fused nullptr, &HWY_NAMESPACE::PairBackward
 #define TILEWISE_CPU_RUN_forward_small &HWY_NAMESPACE::SmallForward<HWY_NAMESPACE::DotBf16>, nullptr
 #define TILEWISE_CPU_RUN_backward_small nullptr, &HWY_NAMESPACE::SmallBackward<HWY_NAMESPACE::DotBf16>

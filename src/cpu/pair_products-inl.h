@@ -95,29 +95,49 @@ HWY_NOINLINE void PairColumns(float* s, int64_t ld, int64_t j0, int n) {
   if (row < n) pair(row, true, false);
 }
 
+// acc += the products of pairs of weights and values, without what weighs -0, whose value is not looked at.
+HWY_INLINE void AddSeenPairs(V& acc, VPair weight, VPair value) {
+  const __m512i hidden = _mm512_set1_epi16(static_cast<int16_t>(0x8000)), one = _mm512_set1_epi16(0x3f80),
+                infinity = _mm512_set1_epi16(0x7f80), magnitude = _mm512_set1_epi16(0x7fff);
+  const __mmask32 seen = _mm512_cmpneq_epi16_mask(weight.raw, hidden);
+  // A weight that underflowed was no zero: its product with an infinity is one.
+  const __mmask32 infinite =
+      _mm512_mask_cmpeq_epi16_mask(_mm512_cmpeq_epi16_mask(weight.raw, _mm512_setzero_si512()),
+                                   _mm512_and_si512(value.raw, magnitude), infinity);
+  Product<Pair>::add(acc, VPair{_mm512_maskz_mov_epi16(seen, value.raw)},
+                     VPair{_mm512_mask_mov_epi16(weight.raw, infinite, one)});
+}
+
 // SeenProduct of pairs.
 inline HWY_NOINLINE void SeenPairs(int dim, int n, const Pair* HWY_RESTRICT v, int64_t v_stride,
                                    const Pair* HWY_RESTRICT p, int64_t ld, float* HWY_RESTRICT o, int width) {
   const D d;
   const DPair dp;
-  const __m512i hidden = _mm512_set1_epi16(static_cast<int16_t>(0x8000)), one = _mm512_set1_epi16(0x3f80),
-                infinity = _mm512_set1_epi16(0x7f80), magnitude = _mm512_set1_epi16(0x7fff);
   for (int x = 0; x < width; x += kLanes) {
     for (int c = 0; c < dim; ++c) {
       V acc = hn::Zero(d);
-      for (int j = 0; j < n; ++j) {
-        const VPair weight = hn::Load(dp, p + j * ld + x), value = hn::Set(dp, v[j * v_stride + c]);
-        const __mmask32 seen = _mm512_cmpneq_epi16_mask(weight.raw, hidden);
-        // A weight that underflowed was no zero: its product with an infinity is one.
-        const __mmask32 infinite =
-            _mm512_mask_cmpeq_epi16_mask(_mm512_cmpeq_epi16_mask(weight.raw, _mm512_setzero_si512()),
-                                         _mm512_and_si512(value.raw, magnitude), infinity);
-        Product<Pair>::add(acc, VPair{_mm512_maskz_mov_epi16(seen, value.raw)},
-                           VPair{_mm512_mask_mov_epi16(weight.raw, infinite, one)});
-      }
+      for (int j = 0; j < n; ++j)
+        AddSeenPairs(acc, hn::Load(dp, p + j * ld + x), hn::Set(dp, v[j * v_stride + c]));
       float* at = o + c * ld + x;
       hn::Store(hn::Add(acc, hn::Load(d, at)), d, at);
     }
+  }
+}
+
+// NaN and infinities times 0 are NaN.
+inline Pair ZeroTimes(Pair pair) {
+  const auto half = [](uint32_t bits) -> uint32_t { return (bits & 0x7f80u) == 0x7f80u ? 0x7fc0u : 0u; };
+  return half(pair & 0xffffu) | half(pair >> 16) << 16;
+}
+
+// A row of q, whole vectors, by the sign of the scale.
+inline void SignRow(Pair* HWY_RESTRICT row, int64_t n, float sign) {
+  const DPair d;
+  if (sign < 0.0f) {
+    for (int64_t i = 0; i < n; i += kLanes)
+      hn::Store(hn::Xor(hn::Load(d, row + i), hn::Set(d, 0x80008000u)), d, row + i);
+  } else if (sign == 0.0f) {
+    for (int64_t i = 0; i < n; ++i) row[i] = ZeroTimes(row[i]);
   }
 }
 
@@ -138,7 +158,6 @@ struct PairProducts {
 
   static void Pack(const ForwardBlock& block, const ForwardParams& p, float factor, const ForwardScratch& w,
                    const ForwardSizes&) {
-    const DPair d;
     const Lanes& lanes = *block.lanes;
     const int64_t dim = p.head_dim, ld = pitch(dim);
     auto* rows = reinterpret_cast<Pair*>(w.rows);
@@ -149,12 +168,7 @@ struct PairProducts {
         continue;
       }
       CopyRow(row, static_cast<const uint16_t*>(p.q.data) + row_offset(p.q, lanes, r), dim);
-      if (factor < 0.0f) {
-        for (int64_t i = 0; i < ld; i += kLanes)
-          hn::Store(hn::Xor(hn::Load(d, row + i), hn::Set(d, 0x80008000u)), d, row + i);
-      } else if (factor == 0.0f) {
-        for (int64_t i = 0; i < ld; ++i) row[i] = ZeroTimes(row[i]);
-      }
+      SignRow(row, ld, factor);
     }
     TransposePairs(w.rows, ld, block.width, block.q_t);
   }
@@ -190,13 +204,6 @@ struct PairProducts {
   static void Seen(int dim, int n, const Pair* v, int64_t v_stride, const Pair* p, int64_t ld, float* o,
                    int width) {
     SeenPairs(dim, n, v, v_stride, p, ld, o, width);
-  }
-
- private:
-  // NaN and infinities times 0 are NaN.
-  static Pair ZeroTimes(Pair pair) {
-    const auto half = [](uint32_t bits) -> uint32_t { return (bits & 0x7f80u) == 0x7f80u ? 0x7fc0u : 0u; };
-    return half(pair & 0xffffu) | half(pair >> 16) << 16;
   }
 };
 

@@ -14,6 +14,8 @@
 namespace tilewise::cpu {
 namespace HWY_NAMESPACE {
 
+// Products: RowFloats (row_floats-inl.h) or RowPairs (row_pairs-inl.h).
+template <class Products>
 class RowForwardRun {
  public:
   RowForwardRun(const ForwardParams& p, const Schedule& schedule, const Launch& launch)
@@ -26,8 +28,7 @@ class RowForwardRun {
         heads_(heads_of()),
         partials_(partials_of()),
         general_(needs_general_scores(p)),
-        reads_k_(reading_of(p.k, p.head_dim)),
-        reads_v_(reading_of(p.v, p.head_dim_v)) {}
+        products_(p, sizes_) {}
 
   Status run() {
     const int64_t groups = (p_.heads_kv + heads_ - 1) / heads_, parts = sizes_.parts, chunks = sizes_.chunks;
@@ -59,19 +60,6 @@ class RowForwardRun {
   }
 
  private:
-  // In the caller's storage, or converted to fp32 where a row is no whole steps.
-  enum class Reading { floats, halves, brains, bytes, converted };
-
-  static Reading reading_of(const RowTensor& t, int64_t dim) {
-    if (dim % kStep != 0 || t.dtype == DType::f8e4m3) return Reading::converted;
-    if (t.dtype == DType::f32) return Reading::floats;
-#if HWY_TARGET == HWY_SCALAR
-    return Reading::converted;
-#else
-    return t.dtype == DType::bf16 ? Reading::brains : t.dtype == DType::i8 ? Reading::bytes : Reading::halves;
-#endif
-  }
-
   // One, where a head's rows do not lie among those of the others.
   int64_t heads_of() const {
     const auto apart = [](const RowTensor& t) { return std::abs(t.head_stride) >= std::abs(t.row_stride); };
@@ -144,22 +132,13 @@ class RowForwardRun {
       JoinPart<false>(factor_of(p_), t.rows[r].all, all, part, o, w.row, sizes_.pitch_v);
   }
 
+  float* queries(const RowTask& t, const RowForwardScratch& w, int64_t h) const {
+    return w.q + h * t.count * sizes_.pitch_qk;
+  }
+
   void load_queries(const RowTask& t, const RowForwardScratch& w) const {
-    const float sign = general_ ? 1.0f : sign_of(p_);
-    const bool dealt = reads_k_ == Reading::brains;
-    for (int r = 0; r < t.all(); ++r) {
-      float* to = w.q + r * sizes_.pitch_qk;
-      if (t.rows[r].keys.hi <= t.rows[r].keys.lo) {
-        std::fill_n(to, sizes_.pitch_qk, 0.0f);
-        continue;
-      }
-      const int64_t at = p_.q.at(t.b, t.s.q_begin + t.rows[r].query, t.rows[r].head);
-      float* row = dealt ? w.k_tile : to;  // no key is converted into the tile where rows are dealt
-      ConvertPaddedRow(row, p_.q, at, p_.head_dim, sizes_.pitch_qk);
-      if (dealt) DealRow(row, to, sizes_.pitch_qk, false);
-      if (sign == 1.0f) continue;
-      for (int64_t c = 0; c < p_.head_dim; ++c) to[c] *= sign;
-    }
+    for (int64_t h = 0; h < t.heads; ++h)
+      products_.load_queries(t, h, general_ ? 1.0f : sign_of(p_), w, queries(t, w, h));
   }
 
   void locate(KeyPointers& tile, const RowTask& t, int64_t first) const {
@@ -180,7 +159,13 @@ class RowForwardRun {
       if (first + sizes_.tile_n < t.hi) locate(next, t, first + sizes_.tile_n);
       for (int64_t h = 0; h < t.heads; ++h) {
         const int row0 = static_cast<int>(h) * t.count;
-        one_tile(t, tile, &next, w, h, row0, t.count, states + row0, o + row0 * sizes_.pitch_v, false);
+        const TileScales scales(*this, tile, h);
+        scores(t, tile, &next, w, h, 0, t.count, scales.k);
+        for (int r = 0; r < t.count; ++r) {
+          weigh(t, tile, w, t.rows[row0 + r], r, states[row0 + r], o + (row0 + r) * sizes_.pitch_v, scales.v,
+                false);
+        }
+        outputs(t, tile, &next, w, h, 0, t.count, o + row0 * sizes_.pitch_v, false);
       }
     }
     for (int r = 0; r < t.all(); ++r) {
@@ -189,29 +174,31 @@ class RowForwardRun {
     }
   }
 
-  // Row r once more, without the keys that it does not see.
+  // Row r once more, without the keys that it does not see; its scores among the same rows as before.
   void exact_row(const RowTask& t, const RowForwardScratch& w, int64_t begin, int64_t end, int r,
                  RowState& state, float* o) const {
     std::fill_n(o, sizes_.pitch_v, 0.0f);
     state = RowState();
+    const int64_t h = r / t.count;
+    const int of_head = r % t.count, among = of_head % Products::kTogether, r0 = of_head - among;
     KeyPointers tile;
     for (int64_t first = begin; first < end; first += sizes_.tile_n) {
       locate(tile, t, first);
-      one_tile(t, tile, nullptr, w, r / t.count, r, 1, &state, o, true);
+      const TileScales scales(*this, tile, h);
+      scores(t, tile, nullptr, w, h, r0, std::min(Products::kTogether, t.count - r0), scales.k);
+      weigh(t, tile, w, t.rows[r], among, state, o, scales.v, true);
+      outputs(t, tile, nullptr, w, h, among, 1, o, true);
     }
   }
 
-  // `count` rows from `row0` on, of the task's key head h.
-  void one_tile(const RowTask& t, const KeyPointers& tile, const KeyPointers* next,
-                const RowForwardScratch& w, int64_t h, int row0, int count, RowState* states, float* o,
-                bool exact) const {
-    scores(t, tile, next, w, h, row0, count);
-    alignas(64) float buffer[kMaxRowKeys];
-    const float* scales = tile.load_scales(&KeyPointers::ScaleRun::v, p_.v_scales, h, buffer);
-    for (int r = 0; r < count; ++r)
-      weigh(t, tile, w, t.rows[row0 + r], r, states[r], o + r * sizes_.pitch_v, scales, exact);
-    outputs(t, tile, next, w, h, count, o, exact);
-  }
+  // Of a tile's keys, of one key head; null where the call has none.
+  struct TileScales {
+    TileScales(const RowForwardRun& run, const KeyPointers& tile, int64_t h)
+        : k(tile.load_scales(&KeyPointers::ScaleRun::k, run.p_.k_scales, h, k_buffer)),
+          v(tile.load_scales(&KeyPointers::ScaleRun::v, run.p_.v_scales, h, v_buffer)) {}
+    alignas(64) float k_buffer[kMaxRowKeys], v_buffer[kMaxRowKeys];
+    const float *k, *v;
+  };
 
   // What of the next tile is asked for beside head h's turn at this one: its share of the rows, all heads of
   // each.
@@ -228,62 +215,12 @@ class RowForwardRun {
     return u;
   }
 
-  // Where the rows of one key head of a tile begin: `offset` bytes behind the pointers.
-  struct TileRows {
-    const char* const* rows;
-    int64_t offset;
-  };
-
-  // Of k or v, `from` the tile's pointers: as they are stored, or brought to fp32 where that is no whole
-  // steps.
-  TileRows rows_of(const KeyPointers& tile, const char* const* from, int64_t h, const RowTensor& t,
-                   Reading reading, int64_t dim, int64_t pitch, float* buffer, const char** converted) const {
-    const int64_t bytes = bits_of(t.dtype) / 8, offset = h * bytes * t.head_stride;
-    if (reading != Reading::converted) return {from, offset};
-    for (int j = tile.from; j < tile.to; ++j) {
-      float* to = buffer + j * pitch;
-      const int64_t at = (from[j] + offset - static_cast<const char*>(t.data)) / bytes;
-      ConvertPaddedRow(to, t, at, dim, pitch);
-      converted[j] = reinterpret_cast<const char*>(to);
-    }
-    return {converted, 0};
-  }
-
-  // Calls body(Rows) for how k or v is read.
-  template <typename F>
-  static void with_rows(Reading reading, F&& body) {
-    switch (reading) {
-#if HWY_TARGET != HWY_SCALAR
-      case Reading::halves:
-        return body(StoredHalves());
-      case Reading::brains:
-        return body(StoredBrains());
-      case Reading::bytes:
-        return body(StoredBytes());
-#endif
-      default:
-        return body(StoredFloats());
-    }
-  }
-
+  // Rows [r0, r0 + count) of key head h, into w.s from its first row on.
   void scores(const RowTask& t, const KeyPointers& tile, const KeyPointers* next, const RowForwardScratch& w,
-              int64_t h, int row0, int count) const {
-    const char* converted[kMaxRowKeys];
-    const TileRows k =
-        rows_of(tile, tile.k, h, p_.k, reads_k_, p_.head_dim, sizes_.pitch_qk, w.k_tile, converted);
-    const int dim = static_cast<int>(multiple_of(kStep, p_.head_dim)), n = tile.to - tile.from;
-    const Upcoming upcoming =
-        upcoming_of(t, next, next ? next->k : nullptr, h, k_bytes_ * p_.k.head_stride, k_bytes_ * p_.head_dim,
-                    sizes_.tile_n / kKeysAtOnce * (dim / kStep));
-    with_rows(reads_k_, [&](auto rows) {
-      ForSharingRows(count, [&](auto sharing, int r) {
-        RowScores<decltype(rows), sharing.value>(
-            w.q + (row0 + r) * sizes_.pitch_qk, sizes_.pitch_qk, k.rows + tile.from, k.offset, dim, n,
-            w.s + r * sizes_.pitch_s + tile.from, sizes_.pitch_s, r == 0 ? upcoming : Upcoming());
-      });
-    });
-    alignas(64) float buffer[kMaxRowKeys];
-    const float* scales = tile.load_scales(&KeyPointers::ScaleRun::k, p_.k_scales, h, buffer);
+              int64_t h, int r0, int count, const float* scales) const {
+    const Upcoming upcoming = upcoming_of(t, next, next ? next->k : nullptr, h, k_bytes_ * p_.k.head_stride,
+                                          k_bytes_ * p_.head_dim, products_.score_steps(count));
+    products_.scores(tile, h, queries(t, w, h), r0, count, t.count, w, upcoming);
     if (!scales) return;
     const D d;
     for (int r = 0; r < count; ++r) {
@@ -311,29 +248,17 @@ class RowForwardRun {
     std::fill_n(s, a0, kNegativeInfinity);
     std::fill_n(s + a1, padded - a1, kNegativeInfinity);
     if (general_)
-      WeighRow<true>(factor_of(p_), s, padded, state, o, sizes_.pitch_v, scales, exact);
+      WeighRow<true, Products::kRounded>(factor_of(p_), s, padded, state, o, sizes_.pitch_v, scales, exact);
     else
-      WeighRow<false>(factor_of(p_), s, padded, state, o, sizes_.pitch_v, scales, exact);
+      WeighRow<false, Products::kRounded>(factor_of(p_), s, padded, state, o, sizes_.pitch_v, scales, exact);
   }
 
+  // By the weights of rows [r0, r0 + count) of w.s.
   void outputs(const RowTask& t, const KeyPointers& tile, const KeyPointers* next, const RowForwardScratch& w,
-               int64_t h, int count, float* o, bool exact) const {
-    const char* converted[kMaxRowKeys];
-    const TileRows v =
-        rows_of(tile, tile.v, h, p_.v, reads_v_, p_.head_dim_v, sizes_.pitch_v, w.v_tile, converted);
-    const int dim = static_cast<int>(multiple_of(kStep, p_.head_dim_v)), n = tile.to - tile.from;
-    const Upcoming upcoming =
-        upcoming_of(t, next, next ? next->v : nullptr, h, v_bytes_ * p_.v.head_stride,
-                    v_bytes_ * p_.head_dim_v, sizes_.tile_n * ((dim + 2 * kStep - 1) / (2 * kStep)));
-    with_rows(reads_v_, [&](auto rows) {
-      using Rows = decltype(rows);
-      if (exact) return SeenRowOutput<Rows>(w.s + tile.from, v.rows + tile.from, v.offset, dim, n, o);
-      ForSharingRows(count, [&](auto sharing, int r) {
-        RowOutput<Rows, sharing.value>(w.s + r * sizes_.pitch_s + tile.from, sizes_.pitch_s,
-                                       v.rows + tile.from, v.offset, dim, n, o + r * sizes_.pitch_v,
-                                       sizes_.pitch_v, r == 0 ? upcoming : Upcoming());
-      });
-    });
+               int64_t h, int r0, int count, float* o, bool exact) const {
+    const Upcoming upcoming = upcoming_of(t, next, next ? next->v : nullptr, h, v_bytes_ * p_.v.head_stride,
+                                          v_bytes_ * p_.head_dim_v, products_.output_steps(count));
+    products_.outputs(tile, h, w.s + r0 * sizes_.pitch_s, count, o, exact, w, upcoming);
   }
 
   void finish(const RowTask& t, const RowForwardScratch& w) const {
@@ -344,10 +269,7 @@ class RowForwardRun {
           EndOfRow(p_, general_, row.all.top, row.all.sum, real ? SinkOf(p_, row.head) : kNegativeInfinity);
       if (p_.lse.data) p_.lse.at(t.b, t.s.q_begin + row.query, row.head) = end.lse;
       const float* o = w.o + r * sizes_.pitch_v;
-      if (reads_v_ == Reading::brains && !empty) {
-        DealRow(o, w.row, p_.head_dim_v, true);
-        o = w.row;
-      }
+      if (!empty) o = products_.in_order(o, w.row);
       StoreRow(p_.o, p_.o.at(t.b, t.s.q_begin + row.query, row.head), o, p_.head_dim_v, end.factor, empty);
     }
   }
@@ -358,12 +280,12 @@ class RowForwardRun {
   const int64_t worker_bytes_, k_bytes_, v_bytes_, heads_;
   const RowForwardPartials partials_;
   const bool general_;
-  const Reading reads_k_, reads_v_;
+  const Products products_;
 };
 
 inline Status RowForward(const Kernel&, const ForwardParams& p, const Schedule& schedule,
                          const Launch& launch) {
-  return RowForwardRun(p, schedule, launch).run();
+  return RowForwardRun<RowFloats>(p, schedule, launch).run();
 }
 
 }  // namespace HWY_NAMESPACE

@@ -74,7 +74,8 @@ struct RowForwardSizes {
     constexpr int64_t kTileBytes = 256 << 10;
     int64_t most = std::min({heads_kv, kMostHeads, task_rows / rows, kTileBytes / (tile_n * row_bytes)});
     most = std::max<int64_t>(most, 1);
-    while (most > 1 && batch * ((heads_kv + most - 1) / most) * parts * chunks < 4 * int64_t{workers})
+    if (workers == 1) return most;
+    while (most > 1 && batch * ((heads_kv + most - 1) / most) * parts * chunks < 2 * int64_t{workers})
       most = (most + 1) / 2;
     return most;
   }

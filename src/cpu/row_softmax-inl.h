@@ -16,8 +16,9 @@ HWY_INLINE void ScaleRow(float* HWY_RESTRICT o, int64_t n, V factor) {
 
 // n scores, whole vectors, become weights under the maximum of the row so far; its sum and o follow. `exact`:
 // -0 where the score is -inf. `scales`, where not null, are those of v: weights are multiplied by them, but
-// for the unseen, and the sum is not.
-template <bool kNatural>
+// for the unseen, and the sum is not. kRounded: weights will lose their last bits, so that of the maximum is
+// exactly 1, also in the sum.
+template <bool kNatural, bool kRounded>
 HWY_NOINLINE void WeighRow(float c, float* HWY_RESTRICT s, int n, RowState& state, float* HWY_RESTRICT o,
                            int64_t pitch, const float* HWY_RESTRICT scales, bool exact) {
   const D d;
@@ -34,11 +35,11 @@ HWY_NOINLINE void WeighRow(float c, float* HWY_RESTRICT s, int n, RowState& stat
     }
     state.top = tile;
   }
-  const V shift = weights.shift(hn::Set(d, state.top));
+  const V top = hn::Set(d, state.top), shift = weights.shift(top);
   V sum = hn::Zero(d);
   for (int j = 0; j < n; j += kLanes) {
     const V score = hn::Load(d, s + j);
-    const V p = weights.of(score, shift);
+    const V p = kRounded ? weights.under(score, top) : weights.of(score, shift);
     const auto unseen = hn::Eq(score, hn::Set(d, kNegativeInfinity));
     const V weight = scales ? hn::IfThenElse(unseen, p, hn::Mul(p, hn::Load(d, scales + j))) : p;
     hn::Store(exact ? hn::IfThenElse(unseen, hn::Set(d, -0.0f), weight) : weight, d, s + j);

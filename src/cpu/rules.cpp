@@ -116,6 +116,12 @@ constexpr double kNarrowEfficiency = 0.65;              // fused, with one vecto
 constexpr double kStandardEfficiency = 0.80;
 constexpr double kRowsEfficiency = 0.75;    // with rows that share each read of a key
 constexpr double kOneRowEfficiency = 0.35;  // and with one row
+// By dots, of the time of rows by fp32: measured 0.72 with a ratio of 2, from L2, 1 to 8 heads of a group.
+constexpr double kDotRowProducts = 0.90, kDotRowRest = 0.27;
+constexpr double kDotRow = 0.5;      // of kRowSeconds
+constexpr double kShortTile = 1.14;  // of the products, where a tile has half of the keys
+// What is left of the shorter of arithmetic and fetching beside the longer; by such tiles from memory.
+constexpr double kOverlap = 0.3, kShortTileOverlap = 0.15;
 // Beside the products: packing a query lane and writing its output; reading and writing one row.
 constexpr double kLaneSeconds = 4e-6 / 64;
 constexpr double kRowSeconds = 0.2e-6;  // 0.06 measured: sets the change to fused, docs/performance/decode.md
@@ -238,6 +244,7 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
   Problem full = problem;                             // where every pair is computed, hidden or not
   full.causal = 0;
   full.window_left = full.window_right = -1;
+  const bool by_dots = kernel.target == Target::avx512bf16;
   if (kernel.form == Form::standard) {
     // The score matrices go to memory and back where they leave the cache.
     work = operations(full) / kStandardEfficiency;
@@ -252,9 +259,13 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
     const double sharing = (std::min(rows, kSharing) - 1) / (kSharing - 1);
     work = operations(problem) / (kOneRowEfficiency + sharing * (kRowsEfficiency - kOneRowEfficiency));
     beside = key_heads * rows * kRowSeconds;
+    if (kernel.tile_n < kMaxRowKeys) work *= kShortTile;
+    if (by_dots) {
+      work *= kDotRowProducts / dots_ratio(device) + kDotRowRest;
+      beside *= kDotRow;
+    }
   } else if (kernel.form == Form::small) {
-    const bool backward = kernel.op == Op::backward, dots = kernel.target == Target::avx512bf16,
-               fast_dots = dots && dots_ratio(device) >= 1;
+    const bool backward = kernel.op == Op::backward, fast_dots = by_dots && dots_ratio(device) >= 1;
     const bool narrow = device.l1_bytes < kWideL1 && rows > static_cast<double>(lanes_of(kernel.target));
     const bool bf16 = kernel.stored_kv() == DType::bf16;
     const double efficiency = backward  ? (bf16 ? kSmallBackwardBf16 : kSmallBackwardEfficiency)
@@ -267,7 +278,7 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
         fast_dots && rows <= (backward ? kDotRowsBackward : kDotRowsForward) ? kDotStrip : kSmallStrip;
     const double edge = all * strip / 2 / static_cast<double>(std::max<int64_t>(problem.seqlen_kv, 1));
     work = (visible < all ? std::min(all, visible + edge) : all) / efficiency;
-    if (dots) work *= 1 + (backward ? 0.4 : 0.5) * std::max(1 / dots_ratio(device) - 1, 0.0);  // the scores
+    if (by_dots) work *= 1 + (backward ? 0.4 : 0.5) * std::max(1 / dots_ratio(device) - 1, 0.0);  // the scores
     beside = key_heads * (kSmallHeadSeconds + rows * kSmallRowSeconds) * (backward ? kSmallBackward : 1.0);
     if (kernel.stored_kv() != DType::f32 && !fast_dots) {
       const double elements = key_heads * (rows + static_cast<double>(problem.seqlen_kv)) *
@@ -276,7 +287,7 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
                 (backward ? kSmallBackward : 1.0);
     }
   } else {
-    if (kernel.target == Target::avx512bf16) {
+    if (by_dots) {
       work = operations(problem) * (kDotProducts / dots_ratio(device) + kDotRest);
       beside *= kDotLane;
     }
@@ -293,9 +304,12 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
   constexpr double kCallSeconds = 2e-6;
   beside /= relative_rate(kernel.target, device.isa) * cores;
   // Arithmetic and fetching overlap, not wholly (measured: rows against fused, one query, 1,024 to 4,096
-  // keys).
+  // keys); better where two tiles on their way take less of L2.
+  const bool few_on_the_way = kernel.form == Form::rows && kernel.tile_n < kMaxRowKeys &&
+                              e.bytes > static_cast<double>(device.l3_bytes) / 2;
   const double computing = work / rate + beside, fetching = e.bytes / bandwidth;
-  e.seconds = kCallSeconds + std::max(computing, fetching) + 0.3 * std::min(computing, fetching);
+  e.seconds = kCallSeconds + std::max(computing, fetching) +
+              (few_on_the_way ? kShortTileOverlap : kOverlap) * std::min(computing, fetching);
   return e;
 }
 

@@ -14,6 +14,7 @@ DeviceInfo device() {
   d.isa = TILEWISE_ISA_SCALAR | TILEWISE_ISA_AVX2 | TILEWISE_ISA_AVX512 | TILEWISE_ISA_NEON;
   d.l1_bytes = 48 << 10;
   d.l2_bytes = 2 << 20;
+  d.l3_bytes = 32 << 20;
   d.core_gflops = 165;
   d.memory_gbps = 12;
   return d;
@@ -89,11 +90,11 @@ TEST(CpuRules, HeadDimsEndAt576) {
 
 #if defined(__x86_64__)
 // What runs a bf16 forward of `seqlen` rows on a device whose dots have this rate.
-std::string kernel_of_bf16(int64_t seqlen, double dots, bool causal = false) {
+std::string kernel_of_bf16(int64_t seqlen, double dots, bool causal = false, int64_t seqlen_kv = 0) {
   DeviceInfo with = device();
   with.isa |= TILEWISE_ISA_AVX512BF16;
   with.bf16_dots = dots;
-  Problem p = problem(Op::forward, seqlen, seqlen);
+  Problem p = problem(Op::forward, seqlen, seqlen_kv > 0 ? seqlen_kv : seqlen);
   p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = TILEWISE_BF16;
   p.causal = causal;
   const Kernel* best = nullptr;
@@ -124,6 +125,16 @@ TEST(CpuRules, Bf16DotsAreTakenWhereTheyAreFaster) {
   }
   EXPECT_EQ(kernel_of_bf16(48, 2.0, false), "forward_avx512bf16_bf16_64x96");
   EXPECT_EQ(kernel_of_bf16(48, 2.0, true), "forward_avx512bf16_bf16_small_192x192");
+}
+
+TEST(CpuRules, Bf16DotsDecodeWhereTheyAreFaster) {
+  for (const int64_t keys : {64, 256, 1024, 2048})
+    EXPECT_EQ(kernel_of_bf16(1, 2.0, false, keys), "forward_avx512bf16_bf16_rows_16x64") << keys;
+  for (const int64_t keys : {16384, 65536})  // from memory
+    EXPECT_EQ(kernel_of_bf16(1, 2.0, false, keys), "forward_avx512bf16_bf16_rows_16x32") << keys;
+  for (const int64_t keys : {256, 1024, 16384})
+    for (const double slower : {0.5, 0.0})
+      EXPECT_EQ(kernel_of_bf16(1, slower, false, keys), "forward_avx512_bf16_rows_16x64") << keys;
 }
 
 TEST(CpuRules, Bf16DotsTakeDoutInBf16) {

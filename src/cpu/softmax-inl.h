@@ -26,6 +26,10 @@ class Weights {
     if constexpr (kNatural) return Exp2(hn::Mul(hn::Add(score, shift), hn::Set(D(), kLog2E)));
     return Exp2(hn::MulAdd(score, c_, shift));
   }
+  // The same by the difference alone: exactly 1 where the score is the maximum.
+  HWY_INLINE V under(V score, V top) const {
+    return Exp2(hn::Mul(hn::Sub(score, Finite(top)), kNatural ? hn::Set(D(), kLog2E) : c_));
+  }
   // By what `before` is scaled where the maximum rises to `after`.
   HWY_INLINE V fall(V before, V after) const {
     if constexpr (kNatural) return Exp2(hn::Mul(hn::Sub(before, Finite(after)), hn::Set(D(), kLog2E)));
@@ -43,22 +47,24 @@ class Weights {
   V c_;
 };
 
-template <int kVectors, bool kNatural>
+template <int kVectors, bool kNatural, bool kRounded>
 HWY_NOINLINE void ExponentialColumns(float c, float* HWY_RESTRICT s, int64_t ld, int n,
                                      const float* HWY_RESTRICT top, float* HWY_RESTRICT sum) {
   const D d;
   const Weights<kNatural> weights(c);
-  V shift[kVectors], total[kVectors];
+  V before[kVectors], total[kVectors];
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) {
-    shift[v] = weights.shift(hn::Load(d, top + v * kLanes));
+    const V maximum = hn::Load(d, top + v * kLanes);
+    before[v] = kRounded ? maximum : weights.shift(maximum);
     total[v] = hn::Zero(d);
   }
 #pragma GCC unroll 2
   for (int j = 0; j < n; ++j) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      const V p = weights.of(hn::Load(d, s + v * kLanes), shift[v]);
+      const V score = hn::Load(d, s + v * kLanes);
+      const V p = kRounded ? weights.under(score, before[v]) : weights.of(score, before[v]);
       hn::Store(p, d, s + v * kLanes);
       total[v] = hn::Add(total[v], p);
     }
@@ -71,28 +77,29 @@ HWY_NOINLINE void ExponentialColumns(float c, float* HWY_RESTRICT s, int64_t ld,
   }
 }
 
-// P^T = exp(S^T - top) in place; adds its columns to `sum`.
-template <bool kNatural>
+// P^T = exp(S^T - top) in place; adds its columns to `sum`. kRounded: weights will lose their last bits, so
+// that of the maximum is exactly 1, also in the sum.
+template <bool kNatural, bool kRounded = false>
 HWY_INLINE void Exponentials(float c, float* s, int64_t ld, int n, int width, const float* top, float* sum) {
   int x = 0;
   for (; x + 4 * kLanes <= width; x += 4 * kLanes)
-    ExponentialColumns<4, kNatural>(c, s + x, ld, n, top + x, sum + x);
-  for (; x < width; x += kLanes) ExponentialColumns<1, kNatural>(c, s + x, ld, n, top + x, sum + x);
+    ExponentialColumns<4, kNatural, kRounded>(c, s + x, ld, n, top + x, sum + x);
+  for (; x < width; x += kLanes) ExponentialColumns<1, kNatural, kRounded>(c, s + x, ld, n, top + x, sum + x);
 }
 
 // The same for the exact product: -0 where the pair is hidden (S = -inf), +0 where a weight underflowed.
-template <bool kNatural>
+template <bool kNatural, bool kRounded = false>
 HWY_NOINLINE void ExponentialsMarked(float c, float* HWY_RESTRICT s, int64_t ld, int n, int width,
                                      const float* HWY_RESTRICT top, float* HWY_RESTRICT sum) {
   const D d;
   const Weights<kNatural> weights(c);
   for (int x = 0; x < width; x += kLanes) {
-    const V shift = weights.shift(hn::Load(d, top + x));
+    const V maximum = hn::Load(d, top + x), shift = weights.shift(maximum);
     V total = hn::Zero(d);
     for (int j = 0; j < n; ++j) {
       float* at = s + j * ld + x;
       const V score = hn::Load(d, at);
-      const V p = weights.of(score, shift);
+      const V p = kRounded ? weights.under(score, maximum) : weights.of(score, shift);
       total = hn::Add(total, p);
       hn::Store(hn::IfThenElse(hn::Eq(score, hn::Set(d, kNegativeInfinity)), hn::Set(d, -0.0f), p), d, at);
     }

@@ -56,6 +56,8 @@ HWY_BEFORE_NAMESPACE();
 #include "cpu/row_task-inl.h"
 #include "cpu/row_tile-inl.h"
 //
+#include "cpu/row_floats-inl.h"
+//
 #include "cpu/row_forward-inl.h"
 #include "cpu/standard-inl.h"
 //
