@@ -124,11 +124,8 @@ class Bench {
     const Problem problem = tune::make_problem(point.size);
     const int threads = point.threads > 0 ? point.threads : context_.threads();
     const int64_t need = tune::ProblemData::bytes_of(problem);
-    const int64_t free = on_cuda() ? std::min(available_memory(), device_.memory_bytes) : available_memory();
-    if (need > free)
-      return fail("bench", kCannotRun,
-                  point.to_string() + " needs " + bytes_text(static_cast<double>(need)) +
-                      " for its tensors, " + bytes_text(static_cast<double>(free)) + " free");
+    const auto free = memory_for(point, device_);
+    if (!free) return fail("bench", free.status());
     // Refused before the tensors are made, so that a refusal is quick.
     const auto kernels = kernels_of(point, problem, threads);
     std::vector<Plan> plans;
@@ -147,10 +144,10 @@ class Bench {
       auto made = plan(problem, context_, limits);
       if (!made) return fail("bench", made.status());
       const int64_t all = need + scratch_before + made->workspace_bytes;
-      if (all > free)
+      if (all > *free)
         return fail("bench", kCannotRun,
                     point.to_string() + " needs " + bytes_text(static_cast<double>(all)) +
-                        " with its workspace, " + bytes_text(static_cast<double>(free)) + " free");
+                        " with its workspace, " + bytes_text(static_cast<double>(*free)) + " free");
       plans.push_back(*made);
     }
     auto data = tune::ProblemData::make(context_, problem, options_.seed);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cli/memory.h"
 #include "cli/text.h"
 
 namespace tilewise::cli {
@@ -39,13 +40,6 @@ Expected<DType> parse_bench_dtype(const std::string& text) {
   for (const char* eight_bits : {"f8e4m3", "fp8", "float8_e4m3", "float8_e4m3fn", "e4m3"})
     if (text == eight_bits) return Status(Code::unsupported, "--dtype " + text + " is not in this version");
   return parse_dtype("--dtype", text);
-}
-
-Expected<DType> parse_cache_dtype(const std::string& text) {
-  if (text == "same") return DType::none;
-  if (text == "i8" || text == "int8") return DType::i8;
-  if (text == "f8e4m3" || text == "fp8" || text == "float8_e4m3fn") return DType::f8e4m3;
-  return wrong("--cache-dtype", "\"" + text + "\"", "same, i8, f8e4m3");
 }
 
 struct Causal {
@@ -190,6 +184,16 @@ Expected<std::vector<BenchPoint>> make_grid(const BenchOptions& o) {
     }
   }
   return grid;
+}
+
+Expected<int64_t> memory_for(const BenchPoint& point, const DeviceInfo& device) {
+  const int64_t need = tune::ProblemData::bytes_of(tune::make_problem(point.size));
+  const int64_t free =
+      device.kind == TILEWISE_CUDA ? std::min(available_memory(), device.memory_bytes) : available_memory();
+  if (need <= free) return free;
+  return Status(Code::out_of_memory, point.to_string() + " needs " + bytes_text(static_cast<double>(need)) +
+                                         " for its tensors, " + bytes_text(static_cast<double>(free)) +
+                                         " free");
 }
 
 }  // namespace tilewise::cli

@@ -3,6 +3,7 @@
 #define TILEWISE_CLI_BENCH_GRID_H_
 
 #include "cli/bench.h"
+#include "tilewise/plan.h"
 #include "tilewise/status.h"
 #include "tune/problem_data.h"
 
@@ -26,6 +27,10 @@ struct BenchPoint {
 // Lengths vary fastest. A refusal names the option, what was given and what is accepted; Code::unsupported
 // where the command knows the value and this version cannot run it.
 Expected<std::vector<BenchPoint>> make_grid(const BenchOptions& options);
+
+// Memory that is free for a point's tensors, on the host and on the device; Code::out_of_memory where they
+// need more: allocating them may succeed and filling them end the process.
+Expected<int64_t> memory_for(const BenchPoint& point, const DeviceInfo& device);
 
 }  // namespace tilewise::cli
 #endif  // TILEWISE_CLI_BENCH_GRID_H_

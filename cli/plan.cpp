@@ -27,6 +27,12 @@ Expected<Problem> problem_of_sizes(const PlanArguments& a) {
   if (!dtype) return dtype.status();
   p.dtype_q = p.dtype_k = p.dtype_v = p.dtype_o = p.dtype_dout = p.dtype_dq = p.dtype_dk = p.dtype_dv =
       static_cast<int32_t>(*dtype);
+  const auto cache_dtype = parse_cache_dtype(a.cache_dtype);
+  if (!cache_dtype) return cache_dtype.status();
+  if (*cache_dtype != DType::none) {
+    p.dtype_k = p.dtype_v = static_cast<int32_t>(*cache_dtype);
+    p.features |= TILEWISE_HAS_KV_SCALES;
+  }
   struct Size {
     const char* option;
     const std::string* text;
@@ -64,10 +70,10 @@ Expected<Problem> problem_of_sizes(const PlanArguments& a) {
     if (!window) return window.status();
     p.with_window(window->first, window->second);
   }
-  p.alignment = tune::alignment_of(*dtype, p.head_dim, p.head_dim_v);
+  p.alignment = tune::alignment_of(static_cast<DType>(p.dtype_k), p.head_dim, p.head_dim_v);
   p.features |= TILEWISE_HAS_LSE;
   if (*direction == Direction::backward) {
-    p.features = 0;
+    p.features &= ~static_cast<uint32_t>(TILEWISE_HAS_LSE);
     p.wants = TILEWISE_WANT_DQ | TILEWISE_WANT_DK | TILEWISE_WANT_DV;
   }
   return p;

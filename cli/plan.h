@@ -17,8 +17,8 @@ namespace tilewise::cli {
 struct PlanArguments {
   AttendArguments file;  // a file's tensors instead of sizes
   DeviceArguments device;
-  std::string direction = "forward", dtype = "f32", batch = "1", heads = "12", heads_kv, head_dim = "64",
-              head_dim_v;
+  std::string direction = "forward", dtype = "f32", cache_dtype = "same", batch = "1", heads = "12", heads_kv,
+              head_dim = "64", head_dim_v;
   std::string seqlen, seqlen_kv, page_size = "0", causal, window;
   bool explain = false, json = false;
 };

@@ -17,6 +17,8 @@ void add_plan(CLI::App& parent, int* exit_status) {
                 "list every kernel: its predicted time, bytes and workspace, or what refused it");
   app->add_option("--direction", a.direction, "forward, backward or decode")->capture_default_str();
   app->add_option("--dtype", a.dtype, "f32, f16 or bf16")->capture_default_str();
+  app->add_option("--cache-dtype", a.cache_dtype, "of k and v: same, i8 or f8e4m3, with scales")
+      ->capture_default_str();
   app->add_option("--batch", a.batch, "sequences")->capture_default_str();
   app->add_option("--heads", a.heads, "query heads")->capture_default_str();
   app->add_option("--heads-kv", a.heads_kv, "key heads (default: as many as query heads)");
@@ -37,7 +39,7 @@ void add_plan(CLI::App& parent, int* exit_status) {
   app->callback([app, arguments, exit_status] {
     PlanArguments& p = *arguments;
     for (const char* size : {"--batch", "--heads", "--heads-kv", "--head-dim", "--head-dim-v", "--seqlen",
-                             "--seqlen-kv", "--page-size"})
+                             "--seqlen-kv", "--page-size", "--cache-dtype"})
       if (!p.file.input.empty() && app->count(size)) {
         *exit_status = fail("plan", kBadInput,
                             std::string(size) + " was given beside the file " + p.file.input +

@@ -60,6 +60,13 @@ Expected<DType> parse_dtype(const std::string& option, const std::string& text) 
   return refuse(option, text, "f32, f16 or bf16");
 }
 
+Expected<DType> parse_cache_dtype(const std::string& text) {
+  if (text == "same") return DType::none;
+  if (text == "i8" || text == "int8") return DType::i8;
+  if (text == "f8e4m3" || text == "fp8" || text == "float8_e4m3fn") return DType::f8e4m3;
+  return Status(Code::invalid, "--cache-dtype is \"" + text + "\"; accepted: same, i8, f8e4m3");
+}
+
 Expected<int64_t> parse_bytes(const std::string& option, const std::string& text) {
   const char* accepted = "a size such as 4096, 512k, 512m or 1g (powers of 1024)";
   char* end = nullptr;

@@ -21,7 +21,8 @@ int exit_status(Code code);
 int fail(const char* command, int status, const std::string& message);
 int fail(const char* command, const Status& status);
 
-Expected<DType> parse_dtype(const std::string& option, const std::string& text);    // f32 f16 bf16, aliases
+Expected<DType> parse_dtype(const std::string& option, const std::string& text);  // f32 f16 bf16, aliases
+Expected<DType> parse_cache_dtype(const std::string& text);  // of k and v: same (none), i8, f8e4m3, aliases
 Expected<int64_t> parse_bytes(const std::string& option, const std::string& text);  // 4096, 512m, 1g, 1.5GiB
 Expected<int64_t> parse_integer(const std::string& option, const std::string& text, int64_t low,
                                 int64_t high = INT64_MAX);

@@ -70,6 +70,7 @@ int run_tune(const TuneOptions& options) {
       std::fprintf(stderr, "\r\033[K[%zu/%zu] %s", i + 1, grid->size(), point.to_string().c_str());
       std::fflush(stderr);
     }
+    if (const auto free = memory_for(point, *device); !free) return fail("tune", free.status());
     tune::MeasureOptions measuring;
     measuring.seconds = options.seconds;
     const auto times =

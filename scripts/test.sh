@@ -6,7 +6,8 @@
 #   install   the installed tree, the packages, and programs built against them
 #   sanitize  ASan and UBSan over the fast tests, TSan over the threaded ones, and 20 s of the fuzzer where clang has libFuzzer
 #   aarch64   cross build, the fast tests and those of the command under qemu-user as a Cortex-A72 and as `max`
-# The default is fast and python; --all, --ci and CI=true mean all of them. The last line is the sum: N passed, N failed, N skipped.
+# The default is every test of the release build, fast to install; --all, --ci and CI=true mean all of them. The last line is
+# the sum: N passed, N failed, N skipped.
 . "$(dirname "$0")/common.sh"
 
 all=(fast python slow install sanitize aarch64)
@@ -19,7 +20,7 @@ for argument in "$@"; do
   esac
 done
 if [ ${#tiers[@]} = 0 ]; then
-  tiers=(fast python)
+  tiers=(fast python slow install)
   [ "${CI-}" = true ] && tiers=("${all[@]}")
 fi
 

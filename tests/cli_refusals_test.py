@@ -239,6 +239,11 @@ class Refusals(Command):
                 self.skipTest(f"no sparse file: {error}")
         self.refused(self.run_words("attend", self.source, "-o", self.target), CANNOT_RUN, "needs", "free")
 
+    def test_too_little_memory_for_random_tensors(self):
+        sizes = ("--device", "cpu", "--seqlen", "2147483648", "--heads", "64", "--head-dim", "128")
+        for words in (("bench",), ("tune", "--dry-run")):
+            self.refused(self.run_words(*words, *sizes), CANNOT_RUN, "needs", "for its tensors", "free")
+
     def test_verification_that_fails_is_exit_1(self):
         # Values so large that fp16 outputs cannot hold them are infinite in ref and result alike: still exit 0.
         tensors = qkv(dtype="F16")

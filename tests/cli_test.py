@@ -254,6 +254,14 @@ class OtherCommands(Command):
         answer = json.loads(self.run_words("plan", "--json", "--dtype", "fp32", "--heads", "8", "--heads-kv", "2").stdout)
         self.assertEqual((answer["problem"]["heads_q"], answer["problem"]["heads_kv"]), (8, 2))
 
+    def test_plan_of_a_quantised_cache(self):
+        sizes = ("plan", "--device", "cpu", "--direction", "decode", "--dtype", "bf16", "--page-size", "16")
+        for word, dtype in (("i8", "i8"), ("int8", "i8"), ("fp8", "f8e4m3")):
+            answer = json.loads(self.run_words(*sizes, "--json", "--cache-dtype", word).stdout)
+            self.assertIn(f"_{dtype}_rows_", answer["kernel"])
+        plain = json.loads(self.run_words(*sizes, "--json").stdout)
+        self.assertLess(answer["predicted_bytes"], 0.6 * plain["predicted_bytes"])
+
     def test_plan_follows_the_tuning_file(self):
         sizes = ("plan", "--device", "cpu", "--seqlen", "512")
         ranked = self.run_words(*sizes, "--explain").stdout
@@ -273,7 +281,8 @@ class OtherCommands(Command):
     def test_plan_refuses(self):
         for words, says in ((["--heads", "3", "--heads-kv", "2"], "heads"), (["--dtype", "int4"], "--dtype"),
                             (["--direction", "sideways"], "--direction"), (["--head-dim", "0"], "--head-dim"),
-                            (["--seqlen", "-1"], "--seqlen")):
+                            (["--seqlen", "-1"], "--seqlen"), (["--cache-dtype", "u8"], "accepted: same, i8, f8e4m3"),
+                            (["--cache-dtype", "i8", "--direction", "backward"], "takes no gradient")):
             self.refused(self.run_words("plan", *words), BAD_INPUT, says)
 
 

@@ -1,6 +1,7 @@
 // New keys into caches on a device: the same elements in the same places as on the host.
 #include <cstdlib>
 
+#include "core/element.h"
 #include "core/text.h"
 #include "tests/support/device_call.h"
 
@@ -68,6 +69,52 @@ TEST_F(CudaAppend, AppendsWhatTheHostAppends) {
       EXPECT_EQ(v, v_host);
       for (size_t i = 0; i < k.size(); ++i)
         ASSERT_LE(std::abs(static_cast<int>(k[i]) - static_cast<int>(k_host[i])), rotary ? 1 : 0) << i;
+    }
+  }
+}
+
+// Clamped, a page or slot that is not there would be another sequence's, and its keys be lost: such rows are
+// left out, and the others written.
+TEST_F(CudaAppend, LeavesOutRowsWithoutAPlace) {
+  constexpr int64_t kBatch = 3, kRows = 2, kBlocks = 4, kBlockRows = 2, kDim = 16;
+  for (const bool paged : {true, false}) {
+    for (const DType dtype : {DType::bf16, DType::i8}) {
+      SCOPED_TRACE(cat(name_of(dtype), paged ? " in pages" : " in slots"));
+      std::vector<float> k_new(kBatch * kRows * kDim, 1.0f), scales(kBlocks, 0.5f);
+      std::vector<uint8_t> k(static_cast<size_t>(kBlocks * kBlockRows * kDim * element_bytes(dtype)), 0x11);
+      std::vector<uint8_t> v = k;
+      const std::vector<uint8_t> before = k;
+      std::vector<int32_t> starts{0, 0, 0}, blocks{-1, kBlocks, 2};
+      Append host;
+      host.k_new = host.v_new = Tensor(k_new.data(), {kBatch, kRows, 1, kDim});
+      host.starts = Tensor(starts.data(), {kBatch});
+      host.k = Tensor(k.data(), dtype, {kBlocks, kBlockRows, 1, kDim});
+      host.v = Tensor(v.data(), dtype, {kBlocks, kBlockRows, 1, kDim});
+      if (paged)
+        host.page_table = Tensor(blocks.data(), {kBatch, 1});
+      else
+        host.cache_batch_idx = Tensor(blocks.data(), {kBatch});
+      if (dtype == DType::i8) host.k_scales = host.v_scales = Tensor(scales.data(), {kBlocks, 1});
+      EXPECT_NE(cache_append(shared_context().context(), host).message(), "");
+      cuda::Mirror mirror(0);
+      Append device = host;
+      tilewise_tensor* const all[] = {
+          &device.k_new,      &device.v_new,           &device.starts,   &device.k,       &device.v,
+          &device.page_table, &device.cache_batch_idx, &device.k_scales, &device.v_scales};
+      for (const tilewise_tensor* t : all)
+        if (t->dtype != TILEWISE_NONE) mirror.add(*t);
+      ASSERT_EQ(mirror.upload().message(), "");
+      for (tilewise_tensor* t : all)
+        if (t->dtype != TILEWISE_NONE) *t = mirror.twin(*t);
+      ASSERT_EQ(cache_append(shared_context().context(), device).message(), "");
+      ASSERT_EQ(cuda::synchronize(0).message(), "");
+      ASSERT_EQ(mirror.download(host.k).message(), "");
+      ASSERT_EQ(mirror.download(host.v).message(), "");
+      std::vector<uint8_t> right = before;
+      for (int64_t i = 0; i < kBlockRows * kDim; ++i)
+        store_element(right.data(), dtype, 2 * kBlockRows * kDim + i, dtype == DType::i8 ? 2.0f : 1.0f);
+      EXPECT_EQ(k, right);
+      EXPECT_EQ(v, right);
     }
   }
 }

@@ -17,7 +17,7 @@
 //   tilewise::prepare(*context, *plan);
 //   tilewise::forward(*context, *plan, t, workspace);      // only launches; any number of times
 //
-// Tensor names, shapes and units: tilewise_tensors in c.h. Semantics: docs/conventions.md.
+// Tensor names, shapes and units: tilewise_tensors in c_problem.h. Semantics: docs/conventions.md.
 #ifndef TILEWISE_ATTENTION_H_
 #define TILEWISE_ATTENTION_H_
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "tilewise/c.h"
+#include "tilewise/c_problem.h"
 
 namespace tilewise {
 

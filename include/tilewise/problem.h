@@ -15,7 +15,8 @@ enum class Position : int32_t {
   given = TILEWISE_GIVEN,
 };
 
-// Fields and their meaning: tilewise_problem in c.h. Default: forward, f32, no mask, scale 1/sqrt(head_dim).
+// Fields and their meaning: tilewise_problem in c_problem.h. Default: forward, f32, no mask, scale
+// 1/sqrt(head_dim).
 struct Problem : tilewise_problem {
   Problem() { tilewise_problem_init(this); }
   Problem(const tilewise_problem& other) : tilewise_problem(other) {}

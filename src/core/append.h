@@ -20,6 +20,18 @@ struct AppendParams {
 
   TILEWISE_HD int64_t count(int64_t b) const { return lengths.data ? read_index(lengths, b) : rows; }
   TILEWISE_HD int64_t capacity() const { return cache.seqlen_kv; }
+  // Whether the cache has a row for the sequence's key `position`. Clamped, a page or slot that is not there
+  // would be another sequence's, and writing to it would change that one's keys.
+  TILEWISE_HD bool has_place(int64_t b, int64_t position) const {
+    if (position < 0 || position >= capacity()) return false;
+    if (cache.page_size) {
+      const int64_t page = read_index(cache.page_table, b, position / cache.page_size);
+      return page >= 0 && page < cache.num_pages;
+    }
+    if (!cache.cache_batch_idx.data) return true;
+    const int64_t slot = read_index(cache.cache_batch_idx, b);
+    return slot >= 0 && slot < cache.cache_slots;
+  }
 };
 
 // What the largest magnitude of a row becomes where its own scale is made from it.

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "tilewise/c.h"
+#include "tilewise/c_problem.h"
 
 namespace tilewise {
 

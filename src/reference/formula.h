@@ -162,7 +162,8 @@ class HeadFormula {
     }
     for (size_t n = 0; n < row.keys.size(); ++n) {
       const Real weight = dropped(row.weights[n], i, row.keys[n]);
-      add_score_terms(scores[n], weight, &v[at(row.keys[n], p.head_dim_v)], &row.o);
+      const bool rounded = p.v.dtype == DType::f16 || p.v.dtype == DType::bf16;
+      add_score_terms(scores[n], weight, &v[at(row.keys[n], p.head_dim_v)], rounded, &row.o);
     }
     return row;
   }

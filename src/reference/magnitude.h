@@ -77,13 +77,15 @@ inline Magnitude log_sum(Magnitude top, Magnitude sum, const std::vector<Magnitu
   return result;
 }
 
-// What score n adds to o's magnitude: o moves by weight * (v - o) when it changes.
+// What score n adds to o's magnitude: o moves by weight * (v - o) when it changes. Where weights are rounded
+// before their product with v, they lose there what the sum keeps, so that the two need not move together.
 template <typename Real>
-void add_score_terms(Real, Real, const Real*, std::vector<Real>*) {}
-inline void add_score_terms(Magnitude score, Magnitude weight, const Magnitude* v,
+void add_score_terms(Real, Real, const Real*, bool, std::vector<Real>*) {}
+inline void add_score_terms(Magnitude score, Magnitude weight, const Magnitude* v, bool rounded,
                             std::vector<Magnitude>* o) {
   for (size_t d = 0; d < o->size(); ++d) {
-    (*o)[d].terms += weight.value * std::fabs(v[d].value - (*o)[d].value) * score.terms;
+    const double with_sum = std::fabs(v[d].value - (*o)[d].value), alone = std::fabs(v[d].value);
+    (*o)[d].terms += weight.value * (rounded ? std::fmax(with_sum, alone) : with_sum) * score.terms;
   }
 }
 

@@ -145,7 +145,8 @@ std::string random_case(uint64_t seed, int scale) {
   if (random.chance(0.15)) line.add("kv_ranges", pick(random, {"random", "prefix:5", "images:7"}));
   if (random.chance(0.15)) line.add("alibi", random.chance(0.5) ? "h" : "bh");
   if (random.chance(0.2)) line.add("sinks", "random");
-  if (random.chance(0.15)) {
+  const bool dropout = random.chance(0.15);
+  if (dropout) {
     line.add("dropout", pick(random, {"0.1", "0.5", "0.9"}));
     line.add("dropout_seed", random.integer(0, 1 << 30));
     line.add("dropout_offset", random.integer(0, 1 << 20));
@@ -168,6 +169,11 @@ std::string random_case(uint64_t seed, int scale) {
       line.add("layout." + std::string(tensor),
                pick(random, {"bhsd", "sliced", "apart", "qkv", "seqfirst", "offset1"}));
     }
+  }
+  if (!dropout && random.chance(0.15)) {  // a quantised cache, of which rows with dropout know nothing
+    line.add("dtype_kv", pick(random, {"i8", "f8e4m3"}));
+    if (random.chance(0.5)) line.add("scale_rows", pick(random, {"1", "7", "16", "100"}));
+    if (random.chance(0.3)) line.add("layout.k_scales", "padded");
   }
   return line.text();
 }

@@ -1,6 +1,6 @@
 // New rows of k and v into a cache, k turned by its position and both quantised on the way where asked: a
-// block for each new row. Lengths, starts and pages are the device's: rows that would end outside the cache
-// are left out, as the host refuses them before where it can look.
+// block for each new row. Lengths, starts, pages and slots are the device's: rows for which the cache has no
+// place are left out, as the host refuses them before where it can look.
 #include <algorithm>
 
 #include "cuda/support/append.h"
@@ -72,6 +72,7 @@ __device__ __forceinline__ void store_row(const AppendParams& a, const RowTensor
 // Not inlined: around the divisions' slow paths ptxas would spill the loop's values on sm_80.
 template <bool kQuantized>
 __device__ __noinline__ void append_row(const AppendParams& a, int64_t b, int64_t i, int64_t position) {
+  if (!a.has_place(b, position)) return;
   const KeyRun to = key_run(a.cache, Sequence(), b, position, 1);
   const int64_t angle = clamp_index(position, 0, a.positions - 1);
   store_row<kQuantized>(a, a.cache.k, a.cache.k_scales, a.k_scales_out, to, a.dim,
@@ -86,7 +87,7 @@ __global__ void __launch_bounds__(kThreads) append_rows(const __grid_constant__ 
   for (int64_t n = blockIdx.x; n < a.batch * a.rows; n += gridDim.x) {
     const int64_t b = n / a.rows, i = n - b * a.rows;
     const int64_t position = read_index(a.starts, b) + i;
-    if (i < a.count(b) && position >= 0 && position < a.capacity()) append_row<kQuantized>(a, b, i, position);
+    if (i < a.count(b)) append_row<kQuantized>(a, b, i, position);
   }
 }
 
