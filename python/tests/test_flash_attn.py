@@ -44,7 +44,7 @@ class Dense(WithTorch):
                                   alibi_slopes=self.slopes, return_lse=True)
         close(got, want[0])
         close(lse, want[1])
-        self.assertIsNone(p)
+        self.assertEqual((tuple(p.shape), p.dtype), ((0,), self.q.dtype))
 
     def test_arguments_in_version_3s_order(self):
         got, lse = fa3.flash_attn_func(self.q, self.k, self.v, 0.3, True, None, None, None, None, (5, 0), 0, 2.0, 1, None, True,
@@ -86,6 +86,29 @@ class Dense(WithTorch):
         p = p / p.abs().sum(-1, keepdim=True)
         dropped = torch.where(p > 0, p, 0) / (1 - round(0.4 * 65536) / 65536)
         close(torch.einsum("bhij,bjhd->bihd", dropped, self.v.repeat_interleave(2, 2)), o)
+
+    def test_probabilities_are_those_of_every_option(self):
+        cu = torch.tensor([0, 4, 9, 18], dtype=torch.int32), torch.tensor([0, 0, 10, 24], dtype=torch.int32)
+        packed = *(x.flatten(0, 1) for x in (self.q, self.k, self.v)), *cu, 9, 14
+        pages = self.k.flatten(0, 1).unflatten(0, (6, 4)), torch.tensor([[3, 0, 5], [1, 4, 2]], dtype=torch.int32)
+        filled = torch.tensor([0, 7, 19], dtype=torch.int32)
+        common = {"softmax_scale": 0.4, "window_size": (6, 2), "softcap": 3.0, "alibi_slopes": self.slopes}
+        for given, names in (((fa2.flash_attn_func, self.q, self.k, self.v), {}),
+                             ((fa2.flash_attn_func, self.q, self.k, self.v), {"causal": True}),
+                             ((fa2.flash_attn_varlen_func, *packed), {"causal": True}),
+                             ((fa2.flash_attn_varlen_func, *packed), {}),
+                             ((fa2.flash_attn_varlen_func, packed[0], pages[0], pages[0], cu[0][[0, 1, 3]], filled, 14, 12),
+                              {"block_table": pages[1]})):
+            function, q, k, *rest = given
+            p = function(q, k, *rest, dropout_p=0.3, return_attn_probs=True, **common, **names)[2].abs()
+            arrays = {}
+            if "block_table" in names:
+                arrays = {"cu_seqlens_q": cu[0][[0, 1, 3]], "seqlen_q": 14, "page_table": pages[1], "kv_lengths": filled.diff()}
+            elif function is fa2.flash_attn_varlen_func:
+                arrays = {"cu_seqlens_q": cu[0], "seqlen_q": 9, "cu_seqlens_kv": cu[1], "seqlen_kv": 14}
+            want = tilewise.attention_weights(q, k, torch.arange(p.shape[2], dtype=torch.int32), causal=names.get("causal", False),
+                                              **common, **arrays)
+            close(p, want / want.amax(-1, keepdim=True).clamp_min(1e-30))
 
     def test_what_is_not_served_has_its_reason(self):
         for function, name, value in ((fa3.flash_attn_func, "qv", self.q), (fa3.flash_attn_func, "attention_chunk", 4),

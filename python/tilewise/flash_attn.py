@@ -6,6 +6,7 @@ backward is deterministic in any case. tilewise.install_as_flash_attn() puts the
 """
 
 from ._flash_cache import over_cache
+from ._flash_probabilities import signed_probabilities
 from ._torch_arguments import tensor
 from .torch import attention, torch
 
@@ -17,8 +18,8 @@ def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, wi
                     alibi_slopes=None, deterministic=False, return_attn_probs=False):
     """q [B, Sq, Hq, D], k and v [B, Skv, Hkv, D]. Returns o, or with return_attn_probs (o, lse [B, Hq, Sq], probabilities).
 
-    The probabilities are None without dropout, as in flash_attn. With it they are [B, Hq, Sq, Skv], negative where dropped and
-    1 for the largest of a row, as flash_attn's: dense, made on the host, for tests alone.
+    The probabilities are an empty tensor without dropout, as in flash_attn. With it they are [B, Hq, Sq, Skv], negative where
+    dropped and 1 for the largest of a row, as flash_attn's: dense, for tests alone.
 
     >>> import torch
     >>> q = torch.randn(1, 3, 2, 8)
@@ -104,21 +105,4 @@ def call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_
                        return_lse=return_attn_probs, **options)
     if not return_attn_probs:
         return result
-    return *result, signed_probabilities(q, k, dropout_p, state, options) if dropout_p else None
-
-
-def signed_probabilities(q, k, dropout_p, state, options):
-    """P [B, Hq, Sq, Skv] over its row's largest, on q's device; negative where dropped. Dense, and made on the host."""
-    from ._looking import attention_weights
-    from ._reference import kept
-
-    longest = options.get("seqlen_q") or q.shape[1]
-    host = {name: x.detach().cpu() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
-    p = attention_weights(q.detach().cpu(), k.detach().cpu(), torch.arange(longest, dtype=torch.int32, device="cpu"), **host)
-    p /= p.amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
-    seed, offset = (int(x) & (2**64 - 1) for x in state.tolist())
-    for b in range(p.shape[0]):
-        for h in range(p.shape[1]):
-            keep, _ = kept(dropout_p, seed, offset, b, h, *p.shape[2:])
-            p[b, h] = torch.where(torch.from_numpy(keep), p[b, h], -p[b, h])
-    return p.to(q.device, q.dtype)
+    return *result, signed_probabilities(q, k, dropout_p, state, options) if dropout_p else q.new_empty(0)
