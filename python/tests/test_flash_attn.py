@@ -1,8 +1,5 @@
-"""flash_attn's functions against tilewise.attention and the formula, and install_as_flash_attn()."""
+"""flash_attn's functions against tilewise.attention and the formula."""
 
-import os
-import subprocess
-import sys
 import unittest
 from importlib.util import find_spec
 from unittest import mock
@@ -302,48 +299,6 @@ class Helpers(WithTorch):
             self.assertTrue(torch.equal(got[..., 4:], x[..., 4:]))
         packed = apply_rotary_emb(x[0], cos, sin, cu_seqlens=torch.tensor([0, 2, 5]))
         close(packed[2:], apply_rotary_emb(x[:1, 2:], cos, sin)[0])
-
-
-class Install(unittest.TestCase):
-    def run_code(self, code):
-        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=200,
-                              env=dict(os.environ))
-
-    def test_imports_versions_and_metadata(self):
-        done = self.run_code("""
-import importlib.metadata, importlib.util, tilewise
-tilewise.install_as_flash_attn()
-tilewise.install_as_flash_attn()
-import flash_attn, flash_attn_interface
-from flash_attn import flash_attn_func, flash_attn_varlen_func
-from flash_attn.bert_padding import index_first_axis, pad_input, unpad_input
-from flash_attn.layers.rotary import apply_rotary_emb
-from flash_attn.flash_attn_interface import flash_attn_with_kvcache
-assert importlib.util.find_spec("flash_attn").name == "flash_attn"
-assert importlib.metadata.version("flash_attn") == importlib.metadata.version("flash-attn") == flash_attn.__version__ == "2.8.3"
-assert flash_attn_func is tilewise.flash_attn.flash_attn_func
-assert flash_attn_interface.flash_attn_func is tilewise.flash_attn_interface.flash_attn_func
-try:
-    importlib.metadata.version("no-such-thing")
-except importlib.metadata.PackageNotFoundError:
-    print("fine")
-""")
-        self.assertEqual(done.stdout.strip(), "fine", done.stderr)
-
-    def test_a_real_one_stays(self):
-        done = self.run_code("""
-import sys, types, tilewise
-sys.modules["flash_attn"] = types.ModuleType("flash_attn")
-try:
-    tilewise.install_as_flash_attn()
-except RuntimeError as error:
-    print(error)
-tilewise.install_as_flash_attn(force=True)
-import flash_attn
-print(flash_attn.flash_attn_func.__module__)
-""")
-        self.assertIn("flash_attn is installed; accepted: install_as_flash_attn(force=True)", done.stdout)
-        self.assertIn("tilewise.flash_attn", done.stdout.splitlines()[-1], done.stderr)
 
 
 if __name__ == "__main__":

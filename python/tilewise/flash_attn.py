@@ -6,6 +6,7 @@ backward is deterministic in any case. tilewise.install_as_flash_attn() puts the
 """
 
 from ._flash_cache import over_cache
+from ._flash_gradients import gradients
 from ._flash_probabilities import signed_probabilities
 from ._torch_arguments import tensor
 from .torch import attention, torch
@@ -106,3 +107,57 @@ def call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_
     if not return_attn_probs:
         return result
     return *result, signed_probabilities(q, k, dropout_p, state, options) if dropout_p else q.new_empty(0)
+
+
+# What sequence parallelism and others' own autograd call: a forward's softmax_lse, or that of several merged, goes into the backward.
+
+@torch.no_grad()
+def without_autograd(q, k, v, dropout_p, return_softmax, options):
+    """(o, lse, P under dropout or an empty tensor, rng_state int64 [2]: what its mask comes from)."""
+    state = None
+    if dropout_p:
+        state = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=q.device)
+    elif return_softmax:
+        raise ValueError("return_softmax is True without dropout_p; accepted: with dropout, as in flash_attn")
+    o, lse = attention(q, k, v, dropout_p=dropout_p, dropout_state=state, return_lse=True, **options)
+    p = signed_probabilities(q, k, dropout_p, state, options) if return_softmax else q.new_empty(0)
+    return o, lse, p, q.new_empty(2, dtype=torch.int64) if state is None else state
+
+
+def _flash_attn_forward(q, k, v, dropout_p, softmax_scale, causal, window_size_left, window_size_right, softcap, alibi_slopes,
+                        return_softmax):
+    return without_autograd(q, k, v, dropout_p, return_softmax, {
+        "causal": causal, "window_size": (window_size_left, window_size_right), "softmax_scale": softmax_scale, "softcap": softcap,
+        "alibi_slopes": alibi_slopes})
+
+
+def _flash_attn_varlen_forward(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal,
+                               window_size_left=-1, window_size_right=-1, softcap=0.0, alibi_slopes=None, return_softmax=False,
+                               block_table=None, leftpad_k=None, seqused_k=None, zero_tensors=False, num_splits=0):
+    keys = {"kv_starts": leftpad_k, "kv_lengths": seqused_k, "cu_seqlens_q": cu_seqlens_q, "seqlen_q": int(max_seqlen_q)}
+    if block_table is None:
+        keys |= {"cu_seqlens_kv": cu_seqlens_k, "seqlen_kv": int(max_seqlen_k)}
+    else:
+        keys |= {"page_table": block_table, "kv_lengths": cu_seqlens_k.diff() if seqused_k is None else seqused_k}
+    o, lse, p, state = without_autograd(q, k, v, dropout_p, return_softmax, {
+        "causal": causal, "window_size": (window_size_left, window_size_right), "softmax_scale": softmax_scale, "softcap": softcap,
+        "alibi_slopes": alibi_slopes, **keys})
+    if zero_tensors:
+        beyond = torch.arange(len(o), device=o.device) >= cu_seqlens_q[-1]
+        o.masked_fill_(beyond[:, None, None], 0)
+        lse.masked_fill_(beyond, -torch.inf)
+    return o, lse, p, state
+
+
+def _flash_attn_backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, dropout_p, softmax_scale, causal, window_size_left,
+                         window_size_right, softcap, alibi_slopes, deterministic, rng_state=None):
+    return gradients(dout, q, k, v, out, softmax_lse, {"dq": dq, "dk": dk, "dv": dv}, causal, (window_size_left, window_size_right),
+                     softmax_scale, softcap, deterministic, dropout_p, rng_state, alibi_slopes=alibi_slopes)
+
+
+def _flash_attn_varlen_backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+                                dropout_p, softmax_scale, causal, window_size_left, window_size_right, softcap, alibi_slopes,
+                                deterministic, rng_state=None, zero_tensors=False):
+    return gradients(dout, q, k, v, out, softmax_lse, {"dq": dq, "dk": dk, "dv": dv}, causal, (window_size_left, window_size_right),
+                     softmax_scale, softcap, deterministic, dropout_p, rng_state, (int(max_seqlen_q), int(max_seqlen_k)),
+                     zero_tensors, cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_k, alibi_slopes=alibi_slopes)

@@ -6,6 +6,7 @@ scheduler_metadata steer that library's kernels and change no result; here they 
 
 from ._attention import merge
 from ._flash_cache import descales, over_cache, unserved
+from ._flash_gradients import gradients
 from ._frameworks import describe
 from ._torch_arguments import int32
 from .torch import attention, torch
@@ -106,3 +107,39 @@ def get_scheduler_metadata(batch_size, max_seqlen_q, max_seqlen_k, num_heads_q, 
                            has_softcap=False, num_splits=0, pack_gqa=None, sm_margin=0):
     """int32 [1] on cache_seqlens' device: tilewise plans by itself, and scheduler_metadata=, of any value, changes nothing."""
     return torch.zeros(1, dtype=torch.int32, device=cache_seqlens.device)
+
+
+def _flash_attn_forward(q, k, v, k_new=None, v_new=None, qv=None, out_=None, cu_seqlens_q=None, cu_seqlens_k=None, cu_seqlens_k_new=None,
+             seqused_q=None, seqused_k=None, max_seqlen_q=None, max_seqlen_k=None, page_table=None, kv_batch_idx=None, leftpad_k=None,
+             rotary_cos=None, rotary_sin=None, seqlens_rotary=None, q_descale=None, k_descale=None, v_descale=None,
+             softmax_scale=None, causal=False, window_size_left=-1, window_size_right=-1, attention_chunk=0, softcap=0.0,
+             rotary_interleaved=True, scheduler_metadata=None, num_splits=1, pack_gqa=None, sm_margin=0):
+    """(o, lse, two empty tensors)."""
+    unserved(qv=qv, q_descale=q_descale, cu_seqlens_k_new=cu_seqlens_k_new, rotary_seqlens=seqlens_rotary,
+             attention_chunk=attention_chunk or None)
+    window = window_size_left, window_size_right
+    if cu_seqlens_k is None:
+        blocks = not (page_table is kv_batch_idx is None)
+        o, lse = over_cache("page_table", q, k, v, k_new, v_new, rotary_cos, rotary_sin, seqused_k, kv_batch_idx, page_table,
+                            rotary_interleaved, leftpad_k, True, causal, window, softmax_scale, softcap, int(max_seqlen_q or 0),
+                            cu_seqlens_q=cu_seqlens_q, q_lengths=int32("seqused_q", seqused_q),
+                            **descales(k, k_descale, v_descale, len(k), blocks))
+    else:
+        if not (k_new is page_table is kv_batch_idx is None):
+            raise ValueError("cu_seqlens_k comes with k_new, page_table or kv_batch_idx; accepted: packed keys, or a cache with seqused_k")
+        with torch.no_grad():
+            o, lse = attention(q, k, v, causal=causal, window_size=window, softmax_scale=softmax_scale, softcap=softcap,
+                               cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_k, seqlen_q=int(max_seqlen_q or 0),
+                               seqlen_kv=int(max_seqlen_k or 0), q_lengths=int32("seqused_q", seqused_q),
+                               kv_lengths=int32("seqused_k", seqused_k), kv_starts=int32("leftpad_k", leftpad_k), return_lse=True,
+                               **descales(k, k_descale, v_descale, len(cu_seqlens_k) - 1))
+    return o if out_ is None else out_.copy_(o), lse, o.new_empty(0), o.new_empty(0)
+
+
+def _flash_attn_backward(dout, q, k, v, out, softmax_lse, cu_seqlens_q=None, cu_seqlens_k=None, sequed_q=None, sequed_k=None, max_seqlen_q=None,
+              max_seqlen_k=None, dq=None, dk=None, dv=None, softmax_scale=None, is_causal=False, window_size_left=-1,
+              window_size_right=-1, softcap=0.0, deterministic=False, sm_margin=0):
+    return gradients(dout, q, k, v, out, softmax_lse, {"dq": dq, "dk": dk, "dv": dv}, is_causal, (window_size_left, window_size_right),
+                     softmax_scale, softcap, deterministic, seqlens=(int(max_seqlen_q or 0), int(max_seqlen_k or 0)),
+                     cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_k, q_lengths=int32("sequed_q", sequed_q),
+                     kv_lengths=int32("sequed_k", sequed_k))

@@ -35,6 +35,11 @@ def apply_rotary_emb(x, cos, sin, interleaved=False, inplace=False, seqlen_offse
 apply_rotary_emb_func = apply_rotary_emb
 
 
+def apply_rotary(x, cos, sin, seqlen_offsets=0, cu_seqlens=None, max_seqlen=None, interleaved=False, inplace=False, conjugate=False):
+    """flash_attn.ops.triton.rotary's: apply_rotary_emb with its order of arguments; `conjugate` turns back."""
+    return apply_rotary_emb(x, cos, -sin if conjugate else sin, interleaved, inplace, seqlen_offsets, cu_seqlens, max_seqlen)
+
+
 def apply_rotary_emb_torch(x, cos, sin, interleaved=False):
     """x [B, S, H, D], cos and sin [S, R / 2] or [B, S, R / 2], a row of them for each of x."""
     if cos.dim() == 2:
