@@ -1,6 +1,7 @@
 """The backward below flash_attn's functions, which sequence parallelism and others' own autograd call."""
 
 from . import _core
+from ._arguments import number
 from ._frameworks import describe
 from ._torch_arguments import check_rows, numbers_of, refuse_tensor, rows, tensor
 from ._torch_ops import _run
@@ -15,6 +16,7 @@ def gradients(dout, q, k, v, out, softmax_lse, written, causal, window, softmax_
     for name, x in (("dout", dout), ("out", out), ("softmax_lse", softmax_lse), *written.items()):
         if tensor(name, x) is None and name not in written:
             refuse_tensor(name, x)
+    dropout_p = number("dropout_p", dropout_p, float, "a number in [0, 1)")
     if dropout_p and rng_state is None:
         raise ValueError(f"dropout_p is {dropout_p} without rng_state; accepted: the forward's fourth return")
     numbers = numbers_of("bshd", causal, None, False, window, softmax_scale, softcap, dropout_p, *seqlens, deterministic, False, 0)
