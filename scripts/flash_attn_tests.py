@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs FlashAttention's own tests against tilewise.install_as_flash_attn().
 
-    scripts/flash_attn_tests.py CLONE [--cases N] [--longest S] [-k NAME] [--seed N] [--seconds S] [--processes P]
+    scripts/flash_attn_tests.py CLONE [--cases N] [--longest S] [-k [not ]NAME] [--seed N] [--seconds S] [--processes P]
 
 CLONE is a clone of FlashAttention's repository (github.com/Dao-AILab/flash-attention); its tests/test_flash_attn.py is read,
 nothing of it is kept. Its decorators make some 500,000 cases, more than can be collected: of each test N (default 20) cases are
@@ -112,7 +112,8 @@ def run_share(options, share):
     with tempfile.TemporaryDirectory() as folder:
         module = load(prepare((options.clone / "tests" / "test_flash_attn.py").read_text()), folder)
         dice = random.Random(options.seed)
-        names = [name for name in TESTS if options.k in name and hasattr(module, name)]
+        part = options.k.removeprefix("not ")
+        names = [name for name in TESTS if (part in name) == (part == options.k) and hasattr(module, name)]
         chosen = {name: drawn(parameters(getattr(module, name)), options.cases, options.longest, dice) for name in names}
         for turn, cases in enumerate(itertools.zip_longest(*(cases for cases, _ in chosen.values()))):
             for place, (name, case) in enumerate(zip(names, cases)):

@@ -110,7 +110,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     True
     """
     for name, x in (("query", query), ("key", key), ("value", value)):
-        if not isinstance(x, torch.Tensor):
+        if tensor(name, x) is None:
             refuse_tensor(name, x)
     is_causal, enable_gqa = flag("is_causal", is_causal), flag("enable_gqa", enable_gqa)
     if is_causal and attn_mask is not None:
