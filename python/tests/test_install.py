@@ -47,6 +47,10 @@ from flash_attn.modules.mha import FlashCrossAttention, FlashSelfAttention
 import flash_attn_interface, flash_attn_3
 from flash_attn_3.flash_attn_interface import _flash_attn_backward as backward3, _flash_attn_forward as forward3
 assert flash_attn_3.flash_attn_func is flash_attn_interface.flash_attn_func
+import flash_attn.layers.rotary
+assert {name for name in dir(flash_attn.layers.rotary) if not name.startswith("_")} == {
+    "RotaryEmbedding", "apply_rotary", "apply_rotary_emb", "apply_rotary_emb_func", "apply_rotary_emb_kv_", "apply_rotary_emb_qkv_",
+    "apply_rotary_emb_torch", "rotate_half"}
 assert list(inspect.signature(_flash_attn_forward).parameters)[3:] == [
     "dropout_p", "softmax_scale", "causal", "window_size_left", "window_size_right", "softcap", "alibi_slopes", "return_softmax"]
 of = importlib.metadata.packages_distributions()

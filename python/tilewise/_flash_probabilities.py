@@ -1,8 +1,7 @@
 """The third return of flash_attn's functions under dropout: dense probabilities with the mask in their signs, for tests alone."""
 
-import torch
-
 from ._arguments import window
+from ._pytorch import torch
 
 
 def signed_probabilities(q, k, dropout_p, state, options):

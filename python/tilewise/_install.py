@@ -78,4 +78,5 @@ def _below(module: ModuleType) -> dict:
 
 
 def _public(module: ModuleType) -> dict:
-    return {name: thing for name, thing in vars(module).items() if callable(thing) and not name.startswith("_")}
+    return {name: thing for name, thing in vars(module).items()
+            if getattr(thing, "__module__", None) == module.__name__ and not name.startswith("_")}

@@ -2,11 +2,10 @@
 
 from functools import lru_cache
 
-import torch
-
 from ._arguments import flag, integer, layout_of, number, position, scale, window
 from ._core import BOTTOM_RIGHT
 from ._frameworks import describe
+from ._pytorch import torch
 from ._torch_ops import PLAIN, traced
 
 INTEGERS = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)

@@ -1,8 +1,7 @@
 """Rotary embedding, with the names of flash_attn.layers.rotary: plain torch, differentiable, computed in fp32."""
 
-import torch
-
 from ._frameworks import describe
+from ._pytorch import torch
 from ._torch_arguments import refuse_tensor, tensor, whole
 from ._torch_ops import traced
 
@@ -21,7 +20,7 @@ def apply_rotary_emb(x, cos, sin, interleaved=False, inplace=False, seqlen_offse
     seqlen_offsets, a number or [B]: the position of each sequence's first row. The tables have a row for each position; on a
     device, whose offsets nobody waits for, later positions are turned as the last.
     """
-    check_tables(x, cos, sin, seqlen_offsets, cu_seqlens, max_seqlen)
+    _check_tables(x, cos, sin, seqlen_offsets, cu_seqlens, max_seqlen)
     if cu_seqlens is None:
         rows = torch.arange(x.shape[1], device=x.device)
         offsets = torch.as_tensor(seqlen_offsets, device=x.device)
@@ -42,7 +41,7 @@ def apply_rotary_emb(x, cos, sin, interleaved=False, inplace=False, seqlen_offse
     return x.copy_(result) if inplace else result
 
 
-def check_tables(x, cos, sin, offsets, cu_seqlens, max_seqlen):
+def _check_tables(x, cos, sin, offsets, cu_seqlens, max_seqlen):
     for name, given in (("x", x), ("cos", cos), ("sin", sin)):
         if given is None:
             refuse_tensor(name, given)

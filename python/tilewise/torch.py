@@ -8,11 +8,7 @@ flash_attn's functions are in `tilewise.flash_attn` and `tilewise.flash_attn_int
 
 from typing import Any
 
-try:
-    import torch
-    from torch import Tensor
-except ImportError:
-    raise ImportError("tilewise.torch needs PyTorch (pip install torch); NumPy and others need only tilewise") from None
+from ._pytorch import torch
 
 try:
     from torch.nn.attention.bias import CausalBias
@@ -26,6 +22,7 @@ from ._torch_ops import apply, apply_plain
 from ._torch_sdpa import register
 
 __all__ = ["attention", "scaled_dot_product_attention"]
+Tensor = torch.Tensor
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, layout: str = "bshd", causal: bool | str = False,
