@@ -107,9 +107,12 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     True
     """
     for name, x in (("query", query), ("key", key), ("value", value)):
-        if tensor(name, x) is None:
+        if type(x) is not Tensor and tensor(name, x) is None:
             refuse_tensor(name, x)
-    is_causal, enable_gqa = flag("is_causal", is_causal), flag("enable_gqa", enable_gqa)
+    if is_causal is not False:
+        is_causal = flag("is_causal", is_causal)
+    if enable_gqa is not False:
+        enable_gqa = flag("enable_gqa", enable_gqa)
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask comes with is_causal=True; accepted: one of the two, as in PyTorch "
                          "(tilewise.torch.attention applies both)")
