@@ -198,6 +198,7 @@ class Refusals(WithTorch):
             self.refused(TypeError, "^key is ", scaled_dot_product_attention, torch.ones(2, 4, 5, 8), bad, bad)
         nested = torch.nested.nested_tensor([torch.ones(3, 2, 4), torch.ones(5, 2, 4)])
         self.refused(TypeError, "^q is a nested tensor", fa2.flash_attn_func, nested, nested, nested)
+        self.refused(TypeError, "^query is torch.Tensor float32 nested", scaled_dot_product_attention, nested, nested, nested)
         self.refused(TypeError, "^softmax_scale is torch.Tensor", fa2.flash_attn_func, *[torch.ones(2, 5, 4, 8)] * 3, softmax_scale=nested)
 
     def test_shapes(self):

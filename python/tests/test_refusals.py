@@ -117,6 +117,8 @@ class Refusals(unittest.TestCase):
         rows = np.zeros(1, np.int32)
         with self.assertRaisesRegex(ValueError, r"^k is numpy.ndarray float32 \[7, 2, 8\] on cpu"):
             tilewise.attention_weights(self.q, self.k[0], rows)
+        with self.assertRaisesRegex(ValueError, r"^cu_seqlens_kv is numpy.ndarray int32 \[\] on cpu"):
+            tilewise.attention_weights(self.q, self.k[0], rows, cu_seqlens_kv=np.array(5, np.int32))
         k8 = self.k.astype(np.int8)
         scales = np.full((2, 2), 0.5, np.float32)
         got = tilewise.attention_weights(self.q, k8, rows, k_scales=scales)

@@ -81,6 +81,9 @@ def attention_weights(q: Any, k: Any, rows: Any, **options: Any) -> Any:
     arrays, framework, setting = arguments.arrays, arguments.framework, arguments.setting
     _, lse_shape = output_shapes(arguments, values="k")
     del arrays["v"]
+    for name in ("cu_seqlens_q", "cu_seqlens_kv"):
+        if name in arrays and len(arrays[name].shape) != 1:
+            raise ValueError(f"{name} is {describe(arrays[name])}; accepted: [batch + 1]")
     if "cu_seqlens_q" in arrays:
         batch, heads = arrays["cu_seqlens_q"].shape[0] - 1, lse_shape[0]
     else:
