@@ -113,6 +113,15 @@ class Refusals(unittest.TestCase):
             with self.assertRaisesRegex(TypeError, f"^{name}\\(\\) got an unexpected keyword argument 'windw'"):
                 call(windw=3)
 
+    def test_no_plan_of_what_would_be_refused(self):
+        for changes, words in (({"k": self.source.normal(2, 7, 2, 9)}, r"^k has shape \[2, 7, 2, 9\]"),
+                               ({"v": self.v[:, :6]}, r"^v has shape \[2, 6, 2, 8\]"),
+                               ({"kv_lengths": np.ones(3, np.int32)}, r"^kv_lengths has shape \[3\]"),
+                               ({"cache_batch_idx": np.zeros(2, np.float16)}, "^cache_batch_idx is f16")):
+            for ask in (tilewise.plan, tilewise.explain, tilewise.attention):
+                with self.subTest(ask=ask.__name__, changes=list(changes)), self.assertRaisesRegex(ValueError, words):
+                    ask(**{"q": self.q, "k": self.k, "v": self.v, **changes})
+
     def test_weights_speak_of_k(self):
         rows = np.zeros(1, np.int32)
         with self.assertRaisesRegex(ValueError, r"^k is numpy.ndarray float32 \[7, 2, 8\] on cpu"):

@@ -107,7 +107,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     True
     """
     for name, x in (("query", query), ("key", key), ("value", value)):
-        if (type(x) is not Tensor or x.is_nested) and tensor(name, x) is None:
+        if tensor(name, x) is None:
             refuse_tensor(name, x)
     if is_causal is not False:
         is_causal = flag("is_causal", is_causal)
