@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Runs FlashAttention's own tests against tilewise.install_as_flash_attn().
 
-    scripts/flash_attn_tests.py CLONE [--cases N] [--longest S] [-k NAME] [--seed N] [--seconds S]
+    scripts/flash_attn_tests.py CLONE [--cases N] [--longest S] [-k [not ]NAME] [--seed N] [--seconds S] [--processes P]
 
 CLONE is a clone of FlashAttention's repository (github.com/Dao-AILab/flash-attention); its tests/test_flash_attn.py is read,
 nothing of it is kept. Its decorators make some 500,000 cases, more than can be collected: of each test N (default 20) cases are
 drawn by a seed, of those whose sequences are at most S (default 512) rows, and the test is called with them, in turns, as many
-as begin within --seconds. Without a GPU the device's name is replaced, so that the same cases run on the CPU. Needs tilewise,
+as begin within --seconds, dealt to P processes (default 1). Without a GPU the device's name is replaced, so that the same cases run on the CPU. Needs tilewise,
 PyTorch, pytest and einops. A line for each case with the reason where it failed, for each test with the lines at which the file
 skips a case by itself, and the sum last.
 """
@@ -16,12 +16,15 @@ import contextlib
 import importlib.util
 import itertools
 import math
+import multiprocessing
 import random
 import re
 import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -100,6 +103,28 @@ def outcome(test, case):
         return "failed", f"{where}: {type(error).__name__} {error}".replace("\n", " ")
 
 
+def run_share(options, share):
+    """([(test, "passed" | "failed" | "skipped", reason)], {test: (cases drawn, cases that there are)}) of one process of several."""
+    end = time.monotonic() + options.seconds
+    torch.set_num_threads(max(1, torch.get_num_threads() // options.processes))
+    tilewise.install_as_flash_attn(force=True)
+    verdicts = []
+    with tempfile.TemporaryDirectory() as folder:
+        module = load(prepare((options.clone / "tests" / "test_flash_attn.py").read_text()), folder)
+        dice = random.Random(options.seed)
+        part = options.k.removeprefix("not ")
+        names = [name for name in TESTS if (part in name) == (part == options.k) and hasattr(module, name)]
+        chosen = {name: drawn(parameters(getattr(module, name)), options.cases, options.longest, dice) for name in names}
+        for turn, cases in enumerate(itertools.zip_longest(*(cases for cases, _ in chosen.values()))):
+            for place, (name, case) in enumerate(zip(names, cases)):
+                if case is None or (turn + place) % options.processes != share or time.monotonic() > end:
+                    continue
+                kind, reason = outcome(getattr(module, name), case)
+                verdicts.append((name, kind, reason))
+                print(f"{kind} {name} {case} {reason[:300]}", flush=True)
+    return verdicts, {name: (len(cases), total) for name, (cases, total) in chosen.items()}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("clone", type=Path)
@@ -107,32 +132,24 @@ def main():
     parser.add_argument("--longest", type=int, default=512)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("-k", default="")
     options = parser.parse_args()
-    end = time.monotonic() + options.seconds
-    tilewise.install_as_flash_attn(force=True)
-    with tempfile.TemporaryDirectory() as folder:
-        module = load(prepare((options.clone / "tests" / "test_flash_attn.py").read_text()), folder)
-        dice = random.Random(options.seed)
-        names = [name for name in TESTS if options.k in name and hasattr(module, name)]
-        chosen = {name: drawn(parameters(getattr(module, name)), options.cases, options.longest, dice) for name in names}
-        verdicts = {name: [] for name in names}
-        for turn in itertools.zip_longest(*(cases for cases, _ in chosen.values())):
-            for name, case in zip(names, turn):
-                if case is not None and time.monotonic() < end:
-                    verdicts[name].append(outcome(getattr(module, name), case))
-                    kind, reason = verdicts[name][-1]
-                    print(f"{kind} {name} {case} {reason[:300]}", flush=True)
-    sums = dict.fromkeys(("passed", "failed", "skipped"), 0)
-    for name, (cases, total) in chosen.items():
-        kinds = [kind for kind, _ in verdicts[name]]
-        print(f"{name}: {', '.join(f'{kinds.count(kind)} {kind}' for kind in sums)} of {len(cases)} drawn of {total}")
-        for kind in kinds:
-            sums[kind] += 1
-        skips = [reason for kind, reason in verdicts[name] if kind == "skipped"]
-        for reason in dict.fromkeys(skips):
-            print(f"    {skips.count(reason)} skipped at {reason}")
-    print(", ".join(f"{count} {kind}" for kind, count in sums.items()))
+    if options.processes == 1:
+        shares = [run_share(options, 0)]
+    else:  # spawned, as a process that has asked for a device cannot fork
+        with ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:
+            shares = list(pool.map(run_share, itertools.repeat(options), range(options.processes)))
+    verdicts = [verdict for share, _ in shares for verdict in share]
+    kinds = ("passed", "failed", "skipped")
+    for name, (count, total) in shares[0][1].items():
+        of = [verdict for verdict in verdicts if verdict[0] == name]
+        sums = ", ".join(f"{sum(v[1] == kind for v in of)} {kind}" for kind in kinds)
+        print(f"{name}: {sums} of {count} drawn of {total}")
+        for reason, times in Counter(reason for _, kind, reason in of if kind == "skipped").items():
+            print(f"    {times} skipped at {reason}")
+    sums = Counter(kind for _, kind, _ in verdicts)
+    print(", ".join(f"{sums[kind]} {kind}" for kind in kinds))
     return 1 if sums["failed"] or not sums["passed"] else 0
 
 

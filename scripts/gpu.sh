@@ -154,7 +154,7 @@ make_venv() {
 # One process a part: the tests are the host's arithmetic mostly.
 run_python() {
   local part parts=(test_gpu. OnGpu.test_options 'test_numbers.*OnGpu.test_[!o]' 'test_torch.*OnGpu' 'test_cache.*OnGpu'
-    'test_flash_attn.*OnGpu' 'test_transformers.*OnGpu' 'test_masks.*OnGpu' host)
+    'test_flash_*OnGpu' 'test_arguments.*OnGpu' 'test_forms.*OnGpu' 'test_transformers.*OnGpu' 'test_masks.*OnGpu' host)
   make_venv
   SECONDS=0
   for part in "${!parts[@]}"; do

@@ -174,7 +174,8 @@ TILEWISE_API tilewise_code tilewise_backward(tilewise_context* context, const ti
 TILEWISE_API tilewise_code tilewise_attention(tilewise_context* context, const tilewise_problem* options,
                                               const tilewise_tensors* tensors, void* stream,
                                               tilewise_error* error);
-/* What tilewise_attention derives: for callers who plan by hand from tensors. */
+/* What tilewise_attention derives: for callers who plan by hand from tensors. Inputs that the call would
+ * refuse are refused; outputs may be absent. */
 TILEWISE_API tilewise_code tilewise_problem_from_tensors(const tilewise_problem* options,
                                                          const tilewise_tensors* tensors,
                                                          tilewise_problem* problem, tilewise_error* error);

@@ -16,6 +16,7 @@ from tilewise import flash_attn as fa2
 from tilewise import flash_attn_interface as fa3
 from tilewise import rotary
 from tilewise.bert_padding import unpad_input_for_concatenated_sequences
+from tilewise.torch import scaled_dot_product_attention
 
 
 def tensor(source, *shape):
@@ -177,6 +178,74 @@ class Around(WithTorch):
         self.assertEqual((cu.tolist(), cu.dtype, longest), ([0, 2, 5, 8, 10, 16], torch.int32, 6))
         self.assertEqual(indices.tolist(), [*range(5), *range(6, 11), *range(12, 18)])
         self.assertTrue(torch.equal(packed, torch.cat([x[0, :5], x[1, :5], x[2]])))
+
+
+@on_every_device
+class Refusals(WithTorch):
+    """flash_attn's functions say its own names, and what is wrong, of whatever is given in a tensor's or a number's place."""
+
+    def refused(self, kind, words, function, *arguments, **options):
+        with self.subTest(function=function.__name__, words=words), self.assertRaisesRegex(kind, words):
+            function(*arguments, **options)
+
+    def test_no_tensors(self):
+        sparse = torch.ones(2, 5, 4, 8).to_sparse()
+        for bad in (None, 3, [1.0], "q", torch.ones(2, 5, 3, 4, 8).cpu().numpy(), sparse):
+            self.refused((TypeError, ValueError), "^qkv is ", fa2.flash_attn_qkvpacked_func, bad)
+            self.refused((TypeError, ValueError), "^qkv is ", fa3.flash_attn_qkvpacked_func, bad)
+            self.refused((TypeError, ValueError), "^kv is ", fa2.flash_attn_kvpacked_func, torch.ones(2, 5, 4, 8), bad)
+            self.refused(TypeError, "^k(_cache)? is ", fa3.flash_attn_with_kvcache, torch.ones(2, 1, 4, 8), bad, bad)
+            self.refused(TypeError, "^key is ", scaled_dot_product_attention, torch.ones(2, 4, 5, 8), bad, bad)
+        nested = torch.nested.nested_tensor([torch.ones(3, 2, 4), torch.ones(5, 2, 4)])
+        self.refused(TypeError, "^q is a nested tensor", fa2.flash_attn_func, nested, nested, nested)
+        self.refused(TypeError, "^query is torch.Tensor float32 nested", scaled_dot_product_attention, nested, nested, nested)
+        self.refused(TypeError, "^softmax_scale is torch.Tensor", fa2.flash_attn_func, *[torch.ones(2, 5, 4, 8)] * 3, softmax_scale=nested)
+
+    def test_shapes(self):
+        self.refused(ValueError, r"^qkv is torch.Tensor float32 \[2, 5, 4, 4, 8\].*\[batch, seqlen, 3, heads", fa2.flash_attn_qkvpacked_func,
+                     torch.ones(2, 5, 4, 4, 8))
+        self.refused(ValueError, r"^kv is .*\[total, 2, heads", fa2.flash_attn_varlen_kvpacked_func, torch.ones(9, 4, 8),
+                     torch.ones(12, 3, 2, 8), None, None, 5, 7)
+        for heads in (None, 0, 8, 5, -2):
+            self.refused(ValueError, "^qkv is .* num_heads_q", fa3.flash_attn_qkvpacked_func, torch.ones(2, 5, 8, 8), num_heads_q=heads)
+        for q in (torch.ones(()), torch.ones(2), torch.ones(1, 2, 5, 4, 8)):
+            self.refused(ValueError, "^q is torch.Tensor .*accepted: 4 dimensions", fa2.flash_attn_func, q, q, q)
+            self.refused(ValueError, "^q is torch.Tensor .*accepted: 4 dimensions", tilewise.torch.attention, q, q, q)
+        q = torch.ones(2, 4, 5, 8)
+        self.refused(ValueError, "^query is .*enable_gqa", scaled_dot_product_attention, q, q[:, :3], q[:, :3])
+        self.refused(ValueError, "^scale is inf", scaled_dot_product_attention, q, q, q, scale=float("inf"))
+
+    def test_numbers_and_names(self):
+        q, k = torch.ones(9, 4, 8), torch.ones(12, 2, 8)
+        cu = torch.tensor([0, 4, 9], dtype=torch.int32), torch.tensor([0, 5, 12], dtype=torch.int32)
+        for bad in (float("nan"), float("inf"), 5.5, "5", (5,), 2**64, [], torch.ones(2)):
+            self.refused(TypeError, "^max_seqlen_q is ", fa2.flash_attn_varlen_func, q, k, k, *cu, bad, 7)
+            self.refused(TypeError, "^max_seqlen_k is ", fa3.flash_attn_varlen_func, q, k, k, *cu, 5, bad)
+        self.refused(ValueError, "^max_seqlen_k is -1", fa2.flash_attn_varlen_func, q, k, k, *cu, 5, -1)
+        self.refused(TypeError, "^cu_seqlens_k is tuple", fa2.flash_attn_varlen_func, q, k, k, cu[0], (0, 5, 12), 5, 7)
+        self.refused(ValueError, "^cu_seqlens_k has shape", fa3.flash_attn_varlen_func, q, k, k, cu[0], cu[1][None], 5, 7)
+        close(fa2.flash_attn_varlen_func(q, k, k, *cu, torch.tensor(5), torch.tensor(7)), fa2.flash_attn_varlen_func(q, k, k, *cu, 5, 7))
+        q = torch.ones(2, 5, 4, 8)
+        self.refused(TypeError, "^dropout_p is torch.Tensor", fa2.flash_attn_func, q, q, q, torch.ones(2))
+        self.refused(TypeError, "^return_attn_probs is ", fa2.flash_attn_func, q, q, q, return_attn_probs="no")
+        self.refused(TypeError, "^return_softmax_lse is ", fa3.flash_attn_with_kvcache, q, q, q, return_softmax_lse=torch.ones(3))
+
+    def test_rotary_tables(self):
+        x, cos = torch.ones(2, 5, 4, 8), torch.ones(7, 4)
+        self.refused(ValueError, "^cos is torch.Tensor .* and sin ", rotary.apply_rotary_emb, x, cos, cos[:6])
+        self.refused(ValueError, "^cos is .*at most head_dim, 8", rotary.apply_rotary_emb, x, torch.ones(7, 5), torch.ones(7, 5))
+        self.refused(ValueError, "^seqlen_offsets is 3 with 5 rows of x and 7 of cos", rotary.apply_rotary_emb, x, cos, cos, seqlen_offsets=3)
+        self.refused(ValueError, r"^seqlen_offsets is .*\[2\] = \[batch\]", rotary.apply_rotary, x, cos, cos, torch.zeros(3, dtype=torch.int32))
+        self.refused(ValueError, "^x is ", rotary.apply_rotary_emb, x[0], cos, cos)
+        offsets = torch.tensor([0, 4])
+        if self.device == "cpu":
+            self.refused(ValueError, "^cos has 7 rows and a row of x stands at position 8", rotary.apply_rotary_emb, x, cos, cos,
+                         seqlen_offsets=offsets)
+        else:  # whose numbers nobody waits for: the last row's angles
+            angles = torch.rand(7, 4)
+            got = rotary.apply_rotary_emb(x, angles.cos(), angles.sin(), seqlen_offsets=offsets)
+            longer = torch.cat([angles, angles[-1:], angles[-1:]])
+            close(got, rotary.apply_rotary_emb(x, longer.cos(), longer.sin(), seqlen_offsets=offsets))
 
 
 @on_every_device

@@ -135,11 +135,40 @@ class Jax(unittest.TestCase):
             self.assertEqual((o.dtype, o.shape, lse.dtype), (dtype, (2, 37, 4, 24), "float32"))
             self.assertTrue(tilewise.verify(*arrays).passed)
 
-    def test_under_jit_is_refused(self):
+    def test_every_option_that_is_an_array(self):
         import jax
 
-        with self.assertRaisesRegex(TypeError, "q is a JAX tracer; accepted: .*outside of jax.jit"):
-            jax.jit(lambda q: tilewise.attention(q, q, q))(jax.numpy.ones((1, 2, 1, 4)))
+        with jax.default_device(jax.devices("cpu")[0]):
+            q, k, v = (jax.numpy.asarray(x) for x in Source(2).qkv())
+            lengths, bias = jax.numpy.asarray([30, 41], "int32"), jax.numpy.asarray(Source(3).normal(4, 1, k.shape[1]))
+            options = {"kv_lengths": lengths, "bias": bias, "mask": bias[0] > -1, "sinks": jax.numpy.ones(4), "causal": True}
+            o, lse = tilewise.attention(q, k, v, return_lse=True, **options)
+            plain = {name: np.asarray(x) for name, x in options.items() if name != "causal"}
+            want = tilewise.attention(*(np.asarray(x) for x in (q, k, v)), causal=True, **plain)
+            np.testing.assert_array_equal(np.asarray(o), want)
+            found = tilewise.attention_backward(jax.numpy.ones_like(o), q, k, v, o, lse, **options)
+            self.assertTrue(all(isinstance(x, jax.Array) for x in found))
+            self.assertTrue(tilewise.verify(q, k, v, dout=jax.numpy.ones_like(o), **options).passed)
+            with self.assertRaisesRegex(TypeError, "out is .*accepted: an array that can be written"):
+                tilewise.attention(q, k, v, out=o)
+
+    def test_under_a_transformation_is_refused(self):
+        import jax
+
+        x = jax.numpy.ones((1, 2, 1, 4))
+        for transformed in (jax.jit(lambda q: tilewise.attention(q, q, q)), jax.grad(lambda q: tilewise.attention(q, q, q).sum()),
+                            jax.vmap(lambda q: tilewise.attention(q[None], q[None], q[None]))):
+            with self.assertRaisesRegex(TypeError, "q is a JAX tracer; accepted: .*outside of jax.jit"):
+                transformed(x)
+
+    def test_within_a_pure_callback(self):
+        """As the refusal advises."""
+        import jax
+
+        with jax.default_device(jax.devices("cpu")[0]):
+            x = jax.numpy.asarray(Source(4).normal(1, 5, 2, 8))
+            o = jax.jit(lambda q: jax.pure_callback(lambda q: tilewise.attention(q, q, q), q, q))(x)
+            np.testing.assert_allclose(np.asarray(o), np.asarray(tilewise.attention(x, x, x)), atol=1e-6)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,9 @@ class Import(unittest.TestCase):
         done = run("import sys; sys.modules['torch'] = None; import tilewise; print('fine'); tilewise.torch")
         self.assertEqual(done.stdout.strip(), "fine")
         self.assertIn("tilewise.torch needs PyTorch", done.stderr.splitlines()[-1])
+        for asked in ("install_as_flash_attn()", "flash_attn", "flash_attn_interface", "rotary", "bert_padding"):
+            done = run(f"import sys; sys.modules['torch'] = None; import tilewise; tilewise.{asked}")
+            self.assertIn("tilewise.torch needs PyTorch (pip install torch), as do flash_attn's", done.stderr.splitlines()[-1])
 
     def test_unknown_names(self):
         with self.assertRaisesRegex(AttributeError, "no attribute 'jax'"):

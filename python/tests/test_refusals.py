@@ -94,6 +94,45 @@ class Refusals(unittest.TestCase):
         self.refuses(ValueError, "one of the two", q_offset=0, causal="top-left")
         self.refuses(TypeError, "seqlen_q is", seqlen_q="a", cu_seqlens_q=integers(0, 10), q=self.q.reshape(10, 4, 8))
 
+    def test_what_would_be_lost_or_misunderstood(self):
+        """A mask that NumPy carries along, the word "false", an array where a word belongs, a word that attention() does not know."""
+        masked = np.ma.masked_array(self.k, self.k > 0)
+        self.refuses(TypeError, "k is numpy.MaskedArray float32 [2, 7, 2, 8] on cpu", ".filled()", k=masked)
+        for value in ("false", "bshd", 2, 0.5, [], object(), np.ones(2, bool)):
+            self.refuses(TypeError, "batch_invariant is ", "accepted: True or False", batch_invariant=value)
+        for value in (np.bool_(True), 1, None, np.array(False)):
+            tilewise.attention(self.q, self.k, self.v, batch_invariant=value)
+        for value in (np.ones((2, 2)), np.ones((0, 2)), 1, b"bshd"):
+            self.refuses(ValueError, "layout is ", "bhsd", layout=value)
+        rows = np.zeros(1, np.int32)
+        for name, call in (("plan", lambda **x: tilewise.plan(self.q, self.k, self.v, **x)),
+                           ("explain", lambda **x: tilewise.explain(self.q, self.k, self.v, **x)),
+                           ("verify", lambda **x: tilewise.verify(self.q, self.k, self.v, **x)),
+                           ("attention_weights", lambda **x: tilewise.attention_weights(self.q, self.k, rows, **x)),
+                           ("attention_backward", lambda **x: tilewise.attention_backward(self.q, self.q, self.k, self.v, None, None, **x))):
+            with self.assertRaisesRegex(TypeError, f"^{name}\\(\\) got an unexpected keyword argument 'windw'"):
+                call(windw=3)
+
+    def test_no_plan_of_what_would_be_refused(self):
+        for changes, words in (({"k": self.source.normal(2, 7, 2, 9)}, r"^k has shape \[2, 7, 2, 9\]"),
+                               ({"v": self.v[:, :6]}, r"^v has shape \[2, 6, 2, 8\]"),
+                               ({"kv_lengths": np.ones(3, np.int32)}, r"^kv_lengths has shape \[3\]"),
+                               ({"cache_batch_idx": np.zeros(2, np.float16)}, "^cache_batch_idx is f16")):
+            for ask in (tilewise.plan, tilewise.explain, tilewise.attention):
+                with self.subTest(ask=ask.__name__, changes=list(changes)), self.assertRaisesRegex(ValueError, words):
+                    ask(**{"q": self.q, "k": self.k, "v": self.v, **changes})
+
+    def test_weights_speak_of_k(self):
+        rows = np.zeros(1, np.int32)
+        with self.assertRaisesRegex(ValueError, r"^k is numpy.ndarray float32 \[7, 2, 8\] on cpu"):
+            tilewise.attention_weights(self.q, self.k[0], rows)
+        with self.assertRaisesRegex(ValueError, r"^cu_seqlens_kv is numpy.ndarray int32 \[\] on cpu"):
+            tilewise.attention_weights(self.q, self.k[0], rows, cu_seqlens_kv=np.array(5, np.int32))
+        k8 = self.k.astype(np.int8)
+        scales = np.full((2, 2), 0.5, np.float32)
+        got = tilewise.attention_weights(self.q, k8, rows, k_scales=scales)
+        np.testing.assert_allclose(got, tilewise.attention_weights(self.q, k8 * np.float32(0.5), rows), atol=1e-6)
+
     def test_packed_longer_than_said(self):
         self.refuses(ValueError, "cu_seqlens_q gives sequence 0 7 rows", q=self.source.normal(7, 4, 8), k=self.k[:1],
                      v=self.v[:1], cu_seqlens_q=integers(0, 7), seqlen_q=5)
@@ -108,7 +147,9 @@ class Refusals(unittest.TestCase):
 
         refuses(ValueError, "dout has shape", dout=o[:, :4])
         refuses(ValueError, "lse", lse=lse[:, :2])
-        refuses(ValueError, "'dp' is no gradient", wants=("dp",))
+        refuses(ValueError, "wants has 'dp', which is no gradient", wants=("dp",))
+        for wants in ("dq", 3, True, np.ones(2), float("nan")):
+            refuses(TypeError, "wants is ", wants=wants)
         refuses(ValueError, "dbias without bias", wants=("dbias",))
         refuses(ValueError, "accumulate", accumulate=True, out={"dq": self.q.astype(np.float16)})
         refuses(ValueError, "dlse", dlse=lse[:1])

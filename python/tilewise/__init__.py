@@ -22,7 +22,7 @@ __version__ = _version()
 __all__ = ["Gradients", "Plan", "Verification", "attention", "attention_backward", "attention_weights",
            "cache_append", "explain", "info", "install_as_flash_attn", "merge", "plan", "verify"]
 
-_SUBMODULES = ("flash_attn", "flash_attn_interface", "torch", "transformers")
+_SUBMODULES = ("bert_padding", "flash_attn", "flash_attn_interface", "rotary", "torch", "transformers")
 
 
 def __getattr__(name):

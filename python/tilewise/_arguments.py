@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 from . import _core
 from ._frameworks import Framework, describe, framework_of
 
-LAYOUTS = ("bshd", "bhsd")
-
 
 class Setting(NamedTuple):
     """How a call is made: the arguments bhsd, cuda, stream, threads of tilewise._core."""
@@ -35,10 +33,18 @@ def integer(value: Any) -> int:
     return value
 
 
+def shape_of(value: Any) -> Any:
+    """() where it has none."""
+    try:
+        return getattr(value, "shape", ())
+    except RuntimeError:  # of a nested tensor
+        return None
+
+
 def number(name: str, value: Any, kind: Any, accepted: str) -> Any:
     """`value` as `kind` makes a number of it; bools are no numbers here."""
     try:
-        if isinstance(value, (bool, str)) or getattr(value, "shape", ()) != ():
+        if isinstance(value, (bool, str)) or shape_of(value) != ():
             raise TypeError
         return kind(value)
     except (TypeError, ValueError, OverflowError):
@@ -46,9 +52,20 @@ def number(name: str, value: Any, kind: Any, accepted: str) -> Any:
 
 
 def flag(name: str, value: Any) -> bool:
-    if getattr(value, "shape", ()) != ():
+    """True, False, 1, 0, None or one bool of an array: "false" is no False."""
+    if value is None or isinstance(value, int) and value in (0, 1):
+        return bool(value)
+    if not hasattr(type(value), "shape") or shape_of(value) != () or not str(getattr(value, "dtype", "")).endswith("bool"):
         raise TypeError(f"{name} is {describe(value)}; accepted: True or False")
     return bool(value)
+
+
+def layout_of(value: Any) -> bool:
+    """Whether it is "bhsd"."""
+    if not isinstance(value, str) or value not in ("bshd", "bhsd"):
+        raise ValueError(f"layout is {describe(value) if shape_of(value) != () else repr(value)}; accepted: \"bshd\" [batch, seqlen, heads, "
+                         "head_dim], \"bhsd\" [batch, heads, seqlen, head_dim]; with cu_seqlens it is [total, heads, head_dim] in both")
+    return value == "bhsd"
 
 
 def scale(value: Any) -> float:
@@ -77,7 +94,7 @@ def window(window_size: Any) -> tuple:
 
 def position(causal: Any, q_offset: Any, is_array: bool) -> tuple:
     """(causal, position, offset by value)."""
-    if getattr(causal, "shape", ()) != () or causal not in (False, True, "bottom-right", "top-left"):
+    if shape_of(causal) != () or causal not in (False, True, "bottom-right", "top-left"):
         raise ValueError(f'causal is {causal!r}; accepted: False, True or "bottom-right" (the last query sees the last '
                          'key), "top-left" (query 0 sees key 0)')
     given = is_array or q_offset is not None
@@ -95,9 +112,7 @@ def position(causal: Any, q_offset: Any, is_array: bool) -> tuple:
 def make_problem(direction, layout, causal, q_offset, offset_is_array, window_size, softmax_scale, softcap, dropout_p,
                  has_seed, seqlen_q, seqlen_kv, deterministic, batch_invariant, accumulate, scale_rows):
     """(Problem, q_offset by value) of the arguments that are no arrays. Looking at them costs more than a small call."""
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout is {layout!r}; accepted: \"bshd\" [batch, seqlen, heads, head_dim], \"bhsd\" "
-                         "[batch, heads, seqlen, head_dim]; with cu_seqlens it is [total, heads, head_dim] in both")
+    layout_of(layout)
     problem = _core.Problem()
     problem.direction = direction
     problem.causal, problem.position, offset = position(causal, q_offset, offset_is_array)
@@ -141,7 +156,7 @@ def complete(q, k, v, layout="bshd", causal=False, window_size=None, softmax_sca
              accumulate=False, k_scales=None, v_scales=None, scale_rows=0) -> Arguments:
     """In the order of attention()'s arguments, which passes them by place: names cost a microsecond."""
     framework = framework_of("q", q)
-    is_array = getattr(q_offset, "shape", ()) != ()
+    is_array = shape_of(q_offset) != ()
     scalars = (direction, layout, causal, None if is_array else q_offset, is_array, window_size, softmax_scale, softcap,
                dropout_p, dropout_seed is not None or dropout_state is not None, seqlen_q, seqlen_kv, deterministic,
                batch_invariant, accumulate, scale_rows)
@@ -166,6 +181,16 @@ def complete(q, k, v, layout="bshd", causal=False, window_size=None, softmax_sca
     setting = (layout == "bhsd", True, framework.stream(q), 0) if cuda else (layout == "bhsd", False, 0, framework.threads())
     return Arguments(problem, arrays, framework, Setting._make(setting),
                      (offset, seed("dropout_seed", dropout_seed), seed("dropout_offset", dropout_offset)))
+
+
+_OPTIONS = frozenset(complete.__code__.co_varnames[3:complete.__code__.co_argcount]) - {"direction", "accumulate"}
+
+
+def check_options(function: str, options: dict) -> None:
+    """Python's own refusal would name complete()."""
+    for name in options:
+        if name not in _OPTIONS:
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}; accepted: those of attention()")
 
 
 def with_bits(arrays: dict) -> dict:
@@ -214,18 +239,18 @@ def value_labels(arguments: Arguments) -> str:
     return f"[{blocks}, {inner}, head_dim_v]"
 
 
-def output_shapes(arguments: Arguments) -> tuple:
-    """Shapes of o, in q's layout, and lse."""
+def output_shapes(arguments: Arguments, values: str = "v") -> tuple:
+    """Shapes of o, in q's layout, and lse; `values` is what the caller calls v."""
     q, v = arguments.arrays["q"], arguments.arrays["v"]
     bhsd = arguments.setting.bhsd
     packed = "cu_seqlens_q" in arguments.arrays
     shape = row_shape("q", q, packed, "[batch, heads_q, seqlen_q, head_dim]" if bhsd else "[batch, seqlen_q, heads_q, head_dim]")
-    values = row_shape("v", v, packed_keys(arguments.arrays), value_labels(arguments))
+    columns = row_shape(values, v, packed_keys(arguments.arrays), value_labels(arguments))
     if packed:
         lse = (shape[1], shape[0])
     else:
         lse = shape[:3] if bhsd else (shape[0], shape[2], shape[1])
-    return (*shape[:-1], values[-1]), lse
+    return (*shape[:-1], columns[-1]), lse
 
 
 def refused(error: Exception, arrays: dict, names: dict | None = None) -> Exception:
@@ -238,3 +263,12 @@ def refused(error: Exception, arrays: dict, names: dict | None = None) -> Except
     if word in (names or {}):
         text = names[word] + text[len(word):]
     return type(error)(f"{text} (given {given})")
+
+
+def called_otherwise(error: Exception, names: dict) -> Exception:
+    """The same refusal with the caller's name of what it begins with."""
+    text = str(error)
+    word = text.split(" ", 1)[0].split("[", 1)[0]
+    if word not in names:
+        return error
+    return type(error)(names[word] + text[len(word):].replace(f"(given {word}:", f"(given {names[word]}:"))

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from . import _core
-from ._arguments import Setting, complete, flag, output_shapes, plain_problem, refused, with_bits
+from ._arguments import Setting, check_options, complete, flag, layout_of, output_shapes, plain_problem, refused, with_bits
 from ._frameworks import describe, framework_of
 
 
@@ -173,6 +173,7 @@ def attention_backward(dout: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, *, d
     >>> attention_backward(np.ones_like(o), q, k, v, o, lse).dv[0, :, 0].tolist()
     [[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]
     """
+    check_options("attention_backward", options)
     arguments = complete(q, k, v, direction=_core.BACKWARD, accumulate=accumulate, deterministic=deterministic, **options)
     framework, arrays = arguments.framework, arguments.arrays
     output_shapes(arguments)
@@ -183,11 +184,14 @@ def attention_backward(dout: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, *, d
     if out is not None and not hasattr(out, "keys"):
         raise TypeError(f"out is {describe(out)}; accepted: arrays to write, by the names of gradients")
     outputs = dict(out or {})
-    for name in (*outputs, *(wants or ())):
-        if name not in given:
-            raise ValueError(f"{name!r} is no gradient; accepted: {', '.join(given)}")
     if wants is None:
         wants = tuple(name for name, of in given.items() if of is not None)
+    elif isinstance(wants, str) or hasattr(wants, "shape") or not hasattr(wants, "__iter__"):
+        raise TypeError(f"wants is {describe(wants)}; accepted: names of gradients, as (\"dq\", \"dk\")")
+    for argument, names in (("out", outputs), ("wants", wants)):
+        for name in names:
+            if not isinstance(name, str) or name not in given:
+                raise ValueError(f"{argument} has {name!r}, which is no gradient; accepted: {', '.join(given)}")
     made = {}
     for name in wants:
         if given[name] is None:
@@ -217,13 +221,12 @@ def merge(o: Any, lse: Any, o_part: Any, lse_part: Any, *, layout: str = "bshd")
     >>> np.allclose(o, attention(q, k, v))
     True
     """
-    if layout not in ("bshd", "bhsd"):
-        raise ValueError(f'layout is {layout!r}; accepted: "bshd", "bhsd"')
+    bhsd = layout_of(layout)
     arrays = {"o": writable("o", o), "lse": writable("lse", lse), "o_part": framework_of("o_part", o_part).read(o_part),
               "lse_part": framework_of("lse_part", lse_part).read(lse_part)}
     framework = framework_of("o", o)
     cuda = framework.is_cuda(o)
-    setting = Setting(layout == "bhsd", cuda, framework.stream(o) if cuda else 0, framework.threads())
+    setting = Setting(bhsd, cuda, framework.stream(o) if cuda else 0, framework.threads())
     try:
         _core.merge(*arrays.values(), *setting)
     except (TypeError, ValueError) as error:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from . import _core
-from ._arguments import LAYOUTS, Setting, flag, integer, number, read, refused
+from ._arguments import Setting, flag, integer, layout_of, number, read, refused
 from ._attention import writable
 from ._frameworks import framework_of
 
@@ -37,8 +37,7 @@ def cache_append(k: Any, v: Any, k_new: Any, v_new: Any, starts: Any, *, lengths
     """
     scale_rows = number("scale_rows", scale_rows, integer, "rows that share a scale, or 0 (all of a page, slot or sequence)")
     write_scales, rotary_interleaved = flag("write_scales", write_scales), flag("rotary_interleaved", rotary_interleaved)
-    if layout not in LAYOUTS:
-        raise ValueError(f'layout is {layout!r}; accepted: "bshd", "bhsd"')
+    bhsd = layout_of(layout)
     arrays = {"k": writable("k", k), "v": writable("v", v)}
     for name, array in (("k_new", k_new), ("v_new", v_new), ("starts", starts), ("lengths", lengths),
                         ("rotary_cos", rotary_cos), ("rotary_sin", rotary_sin), ("page_table", page_table),
@@ -50,7 +49,7 @@ def cache_append(k: Any, v: Any, k_new: Any, v_new: Any, starts: Any, *, lengths
             arrays[name] = writable(name, array) if write_scales else read(name, array)
     framework = framework_of("k", k)
     cuda = framework.is_cuda(k)
-    setting = Setting(layout == "bhsd", cuda, framework.stream(k) if cuda else 0, framework.threads())
+    setting = Setting(bhsd, cuda, framework.stream(k) if cuda else 0, framework.threads())
     try:
         _core.cache_append(arrays, rotary_interleaved, scale_rows, write_scales, *setting)
     except (TypeError, ValueError) as error:

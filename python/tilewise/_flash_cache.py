@@ -2,10 +2,10 @@
 
 from operator import index
 
-from ._arguments import flag, number, window
+from ._arguments import called_otherwise, flag, number, window
 from ._frameworks import describe
 from ._torch_append import append_attention
-from ._torch_arguments import MOST, check_rows, int32, numbers_of, refuse_tensor, rows, tensor
+from ._torch_arguments import MOST, check_rows, int32, numbers_of, refuse_tensor, rows, tensor, whole
 from .rotary import apply_rotary_emb
 from .torch import attention, fp32, torch
 
@@ -22,8 +22,10 @@ def over_cache(table_name, q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, ca
     for name, x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache), ("k", k), ("v", v), ("rotary_cos", rotary_cos),
                     ("rotary_sin", rotary_sin), (table_name, page_table), ("cache_batch_idx", cache_batch_idx)):
         tensor(name, x)
-        if x is None and name in ("q", "k_cache", "v_cache"):
-            refuse_tensor(name, x)
+    check_rows(q, k_cache, v_cache, ("q", "k_cache", "v_cache"))
+    if k is not None and v is not None:
+        check_rows(k, k, v, ("k", "k", "v"))
+    return_lse = flag("return_softmax_lse", return_lse)
     if cache_seqlens is not None and not isinstance(cache_seqlens, torch.Tensor):
         filled = number("cache_seqlens", cache_seqlens, index, "a number, or int32 [batch]: how many rows of each cache are filled")
         of = next(x for x in (page_table, cache_batch_idx, k_cache) if x is not None)
@@ -41,14 +43,10 @@ def over_cache(table_name, q, k_cache, v_cache, k, v, rotary_cos, rotary_sin, ca
         q = turned(q, rotary_cos, rotary_sin, rotary_interleaved, cache_seqlens, causal or window(window_size) != (-1, -1))
     arrays |= {"page_table": int32(table_name, page_table), "cache_batch_idx": int32("cache_batch_idx", cache_batch_idx),
                "kv_starts": int32("cache_leftpad", cache_leftpad)}
-    options = {"causal": causal, "window_size": window_size, "softmax_scale": softmax_scale, "softcap": softcap, "seqlen_q": seqlen_q}
-    try:
-        if k is None:
-            return attention(q, k_cache, v_cache, kv_lengths=cache_seqlens, return_lse=return_lse, **arrays, **options)
-    except (TypeError, ValueError) as error:
-        raise called_otherwise(error, names) from None
+    if k is None:
+        return attend(names, q, k_cache, v_cache, kv_lengths=cache_seqlens, return_lse=return_lse, causal=causal, window_size=window_size,
+                      softmax_scale=softmax_scale, softcap=softcap, seqlen_q=seqlen_q, **arrays)
     numbers = numbers_of("bshd", causal, None, False, window_size, softmax_scale, softcap, 0.0, seqlen_q, 0, False, False, 0)
-    check_rows(q, k_cache, v_cache)
     arrays |= {name: fp32(name, arrays.get(name)) for name in ("k_scales", "v_scales")}
     arrays["kv_lengths"] = cache_seqlens + k.shape[1]
     new = (rows(k), rows(v), cache_seqlens, *(None if x is None else rows(x) for x in (rotary_cos, rotary_sin)))
@@ -64,18 +62,39 @@ def turned(q, cos, sin, interleaved, cache_seqlens, row_by_row):
     if q.dim() != 4:
         raise ValueError(f"q is {describe(q)} with rotary_cos; accepted: [batch, seqlen, heads, head_dim], as packed rows are not "
                          "rotated (tilewise.rotary.apply_rotary_emb rotates them)")
+    if cache_seqlens.shape != (len(q),):
+        raise ValueError(f"cache_seqlens has shape {list(cache_seqlens.shape)}; accepted: [{len(q)}] = [batch]")
     if row_by_row:
         return apply_rotary_emb(q, cos, sin, interleaved, seqlen_offsets=cache_seqlens)
     return apply_rotary_emb(q.flatten(1, 2)[:, None], cos, sin, interleaved, seqlen_offsets=cache_seqlens).view_as(q)
 
 
-def called_otherwise(error, names):
-    """The same refusal with the caller's name of what it begins with."""
-    text = str(error)
-    word = text.split(" ", 1)[0].split("[", 1)[0]
-    if word not in names:
-        return error
-    return type(error)(names[word] + text[len(word):].replace(f"(given {word}:", f"(given {names[word]}:"))
+def attend(names, *inputs, **options):
+    """attention(), whose refusals say the caller's `names`."""
+    try:
+        return attention(*inputs, **options)
+    except (TypeError, ValueError) as error:
+        raise called_otherwise(error, names) from None
+
+
+def unpacked(name, x, packed, parts):
+    """The tensors that x [batch, seqlen, parts, heads, head_dim] or, packed, [total, parts, heads, head_dim] consists of."""
+    if not isinstance(x, torch.Tensor):
+        refuse_tensor(name, x)
+    if x.is_nested or x.layout is not torch.strided or x.dim() != (4 if packed else 5) or x.shape[-3] != parts:
+        rows = "[total" if packed else "[batch, seqlen"
+        raise ValueError(f"{name} is {describe(x)}; accepted: {rows}, {parts}, heads, head_dim]")
+    return x.unbind(-3)
+
+
+def longest(name, value):
+    return 0 if value is None else whole(name, value)
+
+
+def lengths_of(name, ends):
+    if ends is None:
+        refuse_tensor(name, ends)
+    return tensor(name, ends).diff()
 
 
 REASONS = {
@@ -94,12 +113,15 @@ def unserved(**arguments):
         raise NotImplementedError("tilewise does not serve " + "; ".join(given))
 
 
-def descales(k, k_descale, v_descale, batch, blocks=False):
+def descales(k, k_descale, v_descale, cu_seqlens_k=None, blocks=False):
     """k_scales and v_scales of attention() for scales a sequence and head; `blocks`: k lies in pages or slots."""
     given = {name: x for name, x in (("k_descale", k_descale), ("v_descale", v_descale)) if x is not None}
     if not given:
         return {}
-    heads = k.shape[-2]
+    for name, x in (("k", k), ("cu_seqlens_k", cu_seqlens_k)):
+        if tensor(name, x) is None and name == "k" or x is not None and x.dim() < (1 if name != "k" else 2):
+            refuse_tensor(name, x)
+    batch, heads = len(k) if cu_seqlens_k is None else len(cu_seqlens_k) - 1, k.shape[-2]
     reasons = []
     for name, x in given.items():
         tensor(name, x)

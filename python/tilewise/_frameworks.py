@@ -138,6 +138,9 @@ def _find(name: str, array: Any) -> Framework:
         return found is not None and isinstance(array, getattr(found, kind))
 
     if is_a("numpy", "ndarray"):
+        if is_a("numpy.ma", "MaskedArray"):
+            raise TypeError(f"{name} is {describe(array)}; accepted: an array without a mask, as its .data or .filled(); which keys a "
+                            "query sees is mask=")
         return _numpy
     if is_a("torch", "Tensor"):
         return _torch
@@ -162,12 +165,23 @@ def framework_of(name: str, array: Any) -> Framework:
     return found
 
 
+def _has_shape(array: Any) -> bool:
+    try:
+        return hasattr(array, "shape")
+    except RuntimeError:  # of a nested tensor
+        return True
+
+
 def describe(array: Any) -> str:
     """ "numpy.ndarray float32 [2, 5] on cpu": what an error says of an argument."""
     kind = type(array)
     text = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__.split('.')[0]}.{kind.__name__}"
-    if not hasattr(array, "shape"):
+    if isinstance(array, type) or not _has_shape(array):
         return f"{text} {array!r:.40}"
     dtype = str(getattr(array, "dtype", "?")).removeprefix("torch.")
     device = getattr(array, "device", "cpu")
-    return f"{text} {dtype} {list(array.shape)} on {device}"
+    try:
+        shape = list(array.shape)
+    except RuntimeError:  # a nested tensor has none
+        shape = "nested"
+    return f"{text} {dtype} {shape} on {device}"

@@ -3,7 +3,7 @@
 from typing import Any
 
 from . import _core
-from ._arguments import complete, flag, integer, number, output_shapes, refused, with_bits
+from ._arguments import check_options, complete, flag, integer, number, output_shapes, refused, with_bits
 from ._frameworks import describe, framework_of
 from ._verify import Verification, to_numpy, verify
 
@@ -14,6 +14,7 @@ _ISA_BITS = {1: "scalar", 2: "avx2", 4: "avx512", 8: "neon", 16: "avx512bf16"}
 
 def _planned(ask: Any, q: Any, k: Any, v: Any, return_lse: bool, max_workspace_bytes: int, kernel: str,
              options: dict) -> Any:
+    check_options(ask.__name__, options)
     if not isinstance(kernel, str):
         raise TypeError(f'kernel is {describe(kernel)}; accepted: the name of one, or "" for the best')
     max_workspace_bytes = number("max_workspace_bytes", max_workspace_bytes, integer, "bytes, or -1 for any")
@@ -71,12 +72,18 @@ def attention_weights(q: Any, k: Any, rows: Any, **options: Any) -> Any:
     >>> attention_weights(q, q, np.array([1, 3], np.int32), causal=True)[0, 0].tolist()
     [[0.5, 0.5, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]]
     """
+    check_options("attention_weights", options)
     if len(framework_of("rows", rows).read(rows).shape) != 1:
         raise ValueError(f"rows is {describe(rows)}; accepted: int32 [R], indices of queries")
+    if options.get("v_scales") is None and options.get("k_scales") is not None:
+        options["v_scales"] = options["k_scales"]  # which the rule of caches asks for; v is k here
     arguments = complete(q, k, k, **options)
     arrays, framework, setting = arguments.arrays, arguments.framework, arguments.setting
-    _, lse_shape = output_shapes(arguments)
+    _, lse_shape = output_shapes(arguments, values="k")
     del arrays["v"]
+    for name in ("cu_seqlens_q", "cu_seqlens_kv"):
+        if name in arrays and len(arrays[name].shape) != 1:
+            raise ValueError(f"{name} is {describe(arrays[name])}; accepted: [batch + 1]")
     if "cu_seqlens_q" in arrays:
         batch, heads = arrays["cu_seqlens_q"].shape[0] - 1, lse_shape[0]
     else:

@@ -1,9 +1,8 @@
 """Append to a cache and attend over it, as one call of the library: where either is refused, nothing is written."""
 
-import torch
-
 from . import _core
 from ._arguments import refused, with_bits
+from ._pytorch import torch
 from ._torch_ops import INPUTS, NUMBERS, OPTIONAL, TENSORS, _empty_outputs, _given, _problem, traced
 
 ROWS = ("k_new", "v_new", "starts", "rotary_cos", "rotary_sin")

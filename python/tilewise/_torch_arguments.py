@@ -2,11 +2,10 @@
 
 from functools import lru_cache
 
-import torch
-
-from ._arguments import flag, integer, number, position, scale, window
+from ._arguments import flag, integer, layout_of, number, position, scale, window
 from ._core import BOTTOM_RIGHT
 from ._frameworks import describe
+from ._pytorch import torch
 from ._torch_ops import PLAIN, traced
 
 INTEGERS = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
@@ -17,9 +16,9 @@ def refuse_tensor(name, x):
     raise TypeError(f"{name} is {describe(x)}; accepted: a dense tensor on the CPU or a CUDA device")
 
 
-def check_rows(q, k, v):
+def check_rows(q, k, v, names=("q", "k", "v")):
     """q, k and v are tensors that have data in rows."""
-    for name, x in (("q", q), ("k", k), ("v", v)):
+    for name, x in zip(names, (q, k, v)):
         if type(x) not in PLAIN and not isinstance(x, torch.Tensor):
             refuse_tensor(name, x)
         if x.is_nested or x.layout is not torch.strided:
@@ -27,10 +26,13 @@ def check_rows(q, k, v):
                             "different lengths are packed, with cu_seqlens)")
         if not (x.is_cpu or x.is_cuda):
             refuse_tensor(name, x)
+        if x.dim() not in (3, 4):
+            raise ValueError(f"{name} is {describe(x)}; accepted: 4 dimensions = [batch, seqlen, heads, head_dim], or 3 = [total, heads, "
+                             "head_dim] with cu_seqlens")
 
 
 def tensor(name, x):
-    if x is not None and not isinstance(x, torch.Tensor):
+    if x is not None and (not isinstance(x, torch.Tensor) or x.layout is not torch.strided or x.is_nested):
         refuse_tensor(name, x)
     return x
 
@@ -40,8 +42,7 @@ def int32(name, x, beyond=None):
     nearest that int32 holds, or `beyond`, so that no index turns into another one."""
     if x is None:
         return None
-    if not isinstance(x, torch.Tensor):
-        refuse_tensor(name, x)
+    tensor(name, x)
     if x.dtype is torch.int32:
         return x
     if x.dtype not in INTEGERS:
@@ -80,8 +81,7 @@ def whole(name, value):
 def numbers_of(layout, causal, q_offset, has_offsets, window_size, softmax_scale, softcap, dropout_p, seqlen_q, seqlen_kv,
                deterministic, batch_invariant, scale_rows):
     """The operators' numbers, in the order of their schema."""
-    if layout not in ("bshd", "bhsd"):
-        raise ValueError(f'layout is {layout!r}; accepted: "bshd" [batch, seqlen, heads, head_dim], "bhsd"')
+    bhsd = layout == "bhsd" if type(layout) is str and layout in ("bshd", "bhsd") else layout_of(layout)
     if q_offset is window_size is None and not has_offsets and (causal is True or causal is False):
         where, offset, left, right = BOTTOM_RIGHT, 0, -1, -1
     else:
@@ -103,6 +103,6 @@ def numbers_of(layout, causal, q_offset, has_offsets, window_size, softmax_scale
         deterministic = flag("deterministic", deterministic)
     if batch_invariant is not False:
         batch_invariant = flag("batch_invariant", batch_invariant)
-    return (layout == "bhsd", offset, bool(causal), where, left, right, softmax_scale, softcap, dropout_p,
+    return (bhsd, offset, bool(causal), where, left, right, softmax_scale, softcap, dropout_p,
             whole("seqlen_q", seqlen_q), whole("seqlen_kv", seqlen_kv),
             deterministic or torch.are_deterministic_algorithms_enabled(), batch_invariant, whole("scale_rows", scale_rows))

@@ -6,10 +6,9 @@ them from a user's.
 
 from functools import lru_cache
 
-import torch
-
 from . import _core
 from ._arguments import refused, with_bits
+from ._pytorch import torch
 
 OPTIONAL = ("bias", "sinks", "mask", "q_lengths", "kv_lengths", "kv_starts", "q_offset", "page_table", "cache_batch_idx",
             "cu_seqlens_q", "cu_seqlens_kv", "segment_ids_q", "segment_ids_kv", "kv_ranges", "alibi_slopes", "dropout_state", "k_scales",

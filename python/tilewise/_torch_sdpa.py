@@ -8,9 +8,8 @@ Registered by the import of tilewise.torch, active only when asked for. It takes
 tensors in 16 bits without a mask, causal or not, dropout and grouped heads included.
 """
 
-import torch
-
 from . import _core
+from ._pytorch import torch
 from ._torch_ops import OPTIONAL, backward, forward
 
 NAME = "tilewise"

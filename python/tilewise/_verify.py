@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from ._arguments import check_options
 from ._attention import attention, attention_backward
 from ._frameworks import framework_of
 
@@ -27,6 +28,7 @@ def verify(q: Any, k: Any, v: Any, *, dout: Any = None, dlse: Any = None, **opti
     >>> verify(q, q, q, causal=True).passed
     True
     """
+    check_options("verify", options)
     o, lse = attention(q, k, v, return_lse=True, **options)
     results = {"o": o, "lse": lse}
     if dout is not None:

@@ -1,6 +1,6 @@
 """flash_attn.bert_padding's functions: rows of padded batches packed, and put back. Plain indexing; autograd follows."""
 
-import torch
+from ._pytorch import torch
 
 
 def index_first_axis(x, indices):

@@ -5,9 +5,11 @@ windows and natural-log LSE are the same here and there; the dropout mask of a s
 backward is deterministic in any case. tilewise.install_as_flash_attn() puts these where `import flash_attn` finds them.
 """
 
-from ._flash_cache import over_cache
-from ._torch_arguments import tensor
-from .torch import attention, torch
+from ._arguments import flag, number
+from ._flash_cache import attend, lengths_of, longest, over_cache, unpacked
+from ._flash_gradients import gradients
+from ._flash_probabilities import signed_probabilities
+from .torch import torch
 
 __all__ = ["flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
            "flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func", "flash_attn_with_kvcache"]
@@ -17,8 +19,8 @@ def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, wi
                     alibi_slopes=None, deterministic=False, return_attn_probs=False):
     """q [B, Sq, Hq, D], k and v [B, Skv, Hkv, D]. Returns o, or with return_attn_probs (o, lse [B, Hq, Sq], probabilities).
 
-    The probabilities are None without dropout, as in flash_attn. With it they are [B, Hq, Sq, Skv], negative where dropped and
-    1 for the largest of a row, as flash_attn's: dense, made on the host, for tests alone.
+    The probabilities are an empty tensor without dropout, as in flash_attn. With it they are [B, Hq, Sq, Skv], negative where
+    dropped and 1 for the largest of a row, as flash_attn's: dense, for tests alone.
 
     >>> import torch
     >>> q = torch.randn(1, 3, 2, 8)
@@ -32,14 +34,14 @@ def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, wi
 def flash_attn_kvpacked_func(q, kv, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
                              alibi_slopes=None, deterministic=False, return_attn_probs=False):
     """kv [B, Skv, 2, Hkv, D]: k and v in one tensor. Else flash_attn_func."""
-    k, v = kv.unbind(dim=2)
+    k, v = unpacked("kv", kv, False, 2)
     return call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
 
 
 def flash_attn_qkvpacked_func(qkv, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
                               alibi_slopes=None, deterministic=False, return_attn_probs=False):
     """qkv [B, S, 3, H, D]. Else flash_attn_func."""
-    q, k, v = qkv.unbind(dim=2)
+    q, k, v = unpacked("qkv", qkv, False, 3)
     return call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
 
 
@@ -52,18 +54,18 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
     gradient.
     """
     if block_table is None:
-        keys = {"cu_seqlens_kv": cu_seqlens_k, "seqlen_kv": int(max_seqlen_k)}
+        keys = {"cu_seqlens_kv": cu_seqlens_k, "seqlen_kv": longest("max_seqlen_k", max_seqlen_k)}
     else:
-        keys = {"kv_lengths": tensor("cu_seqlens_k", cu_seqlens_k).diff(), "page_table": block_table}
+        keys = {"kv_lengths": lengths_of("cu_seqlens_k", cu_seqlens_k), "page_table": block_table}
     return call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic,
-                return_attn_probs, cu_seqlens_q=cu_seqlens_q, seqlen_q=int(max_seqlen_q), **keys)
+                return_attn_probs, cu_seqlens_q=cu_seqlens_q, seqlen_q=longest("max_seqlen_q", max_seqlen_q), **keys)
 
 
 def flash_attn_varlen_kvpacked_func(q, kv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
                                     softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
                                     deterministic=False, return_attn_probs=False):
     """kv [total_k, 2, Hkv, D]. Else flash_attn_varlen_func."""
-    k, v = kv.unbind(dim=1)
+    k, v = unpacked("kv", kv, True, 2)
     return flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale,
                                   causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
 
@@ -72,7 +74,7 @@ def flash_attn_varlen_qkvpacked_func(qkv, cu_seqlens, max_seqlen, dropout_p=0.0,
                                      window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False,
                                      return_attn_probs=False):
     """qkv [total, 3, H, D]. Else flash_attn_varlen_func."""
-    q, k, v = qkv.unbind(dim=1)
+    q, k, v = unpacked("qkv", qkv, True, 3)
     return flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, dropout_p, softmax_scale, causal,
                                   window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
 
@@ -93,32 +95,81 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
                       softcap, alibi_slopes=alibi_slopes)
 
 
+NAMES = {"cu_seqlens_kv": "cu_seqlens_k", "seqlen_q": "max_seqlen_q", "seqlen_kv": "max_seqlen_k", "page_table": "block_table",
+         "kv_lengths": "cu_seqlens_k"}
+
+
+def drawn(q, dropout_p):
+    """What decides the dropout mask, int64 [2] or None, and dropout_p as a number."""
+    dropout_p = number("dropout_p", dropout_p, float, "a number in [0, 1)")
+    if not dropout_p or not isinstance(q, torch.Tensor):  # which attention() refuses
+        return None, dropout_p
+    return torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=q.device), dropout_p
+
+
 def call(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
          **packed):
     options = dict(packed, causal=causal, window_size=window_size, softmax_scale=softmax_scale, softcap=softcap,
                    alibi_slopes=alibi_slopes)
-    state = None
-    if dropout_p:
-        state = torch.randint(-(2**63), 2**63 - 1, (2,), dtype=torch.int64, device=q.device)
-    result = attention(q, k, v, dropout_p=dropout_p, dropout_state=state, deterministic=deterministic,
-                       return_lse=return_attn_probs, **options)
+    return_attn_probs = flag("return_attn_probs", return_attn_probs)
+    state, dropout_p = drawn(q, dropout_p)
+    result = attend(NAMES, q, k, v, dropout_p=dropout_p, dropout_state=state, deterministic=deterministic,
+                    return_lse=return_attn_probs, **options)
     if not return_attn_probs:
         return result
-    return *result, signed_probabilities(q, k, dropout_p, state, options) if dropout_p else None
+    return *result, signed_probabilities(q, k, dropout_p, state, options) if dropout_p else q.new_empty(0)
 
 
-def signed_probabilities(q, k, dropout_p, state, options):
-    """P [B, Hq, Sq, Skv] over its row's largest, on q's device; negative where dropped. Dense, and made on the host."""
-    from ._looking import attention_weights
-    from ._reference import kept
+# What sequence parallelism and others' own autograd call: a forward's softmax_lse, or that of several merged, goes into the backward.
 
-    longest = options.get("seqlen_q") or q.shape[1]
-    host = {name: x.detach().cpu() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
-    p = attention_weights(q.detach().cpu(), k.detach().cpu(), torch.arange(longest, dtype=torch.int32, device="cpu"), **host)
-    p /= p.amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
-    seed, offset = (int(x) & (2**64 - 1) for x in state.tolist())
-    for b in range(p.shape[0]):
-        for h in range(p.shape[1]):
-            keep, _ = kept(dropout_p, seed, offset, b, h, *p.shape[2:])
-            p[b, h] = torch.where(torch.from_numpy(keep), p[b, h], -p[b, h])
-    return p.to(q.device, q.dtype)
+BELOW = {**NAMES, "kv_lengths": "seqused_k", "kv_starts": "leftpad_k"}
+
+
+@torch.no_grad()
+def without_autograd(q, k, v, dropout_p, return_softmax, options):
+    """(o, lse, P under dropout or an empty tensor, rng_state int64 [2]: what its mask comes from)."""
+    state, dropout_p = drawn(q, dropout_p)
+    if return_softmax and not dropout_p:
+        raise ValueError("return_softmax is True without dropout_p; accepted: with dropout, as in flash_attn")
+    o, lse = attend(BELOW, q, k, v, dropout_p=dropout_p, dropout_state=state, return_lse=True, **options)
+    p = signed_probabilities(q, k, dropout_p, state, options) if return_softmax else q.new_empty(0)
+    return o, lse, p, q.new_empty(2, dtype=torch.int64) if state is None else state
+
+
+def _flash_attn_forward(q, k, v, dropout_p, softmax_scale, causal, window_size_left, window_size_right, softcap, alibi_slopes,
+                        return_softmax):
+    return without_autograd(q, k, v, dropout_p, return_softmax, {
+        "causal": causal, "window_size": (window_size_left, window_size_right), "softmax_scale": softmax_scale, "softcap": softcap,
+        "alibi_slopes": alibi_slopes})
+
+
+def _flash_attn_varlen_forward(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal,
+                               window_size_left=-1, window_size_right=-1, softcap=0.0, alibi_slopes=None, return_softmax=False,
+                               block_table=None, leftpad_k=None, seqused_k=None, zero_tensors=False, num_splits=0):
+    keys = {"kv_starts": leftpad_k, "kv_lengths": seqused_k, "cu_seqlens_q": cu_seqlens_q, "seqlen_q": longest("max_seqlen_q", max_seqlen_q)}
+    if block_table is None:
+        keys |= {"cu_seqlens_kv": cu_seqlens_k, "seqlen_kv": longest("max_seqlen_k", max_seqlen_k)}
+    else:
+        keys |= {"page_table": block_table, "kv_lengths": lengths_of("cu_seqlens_k", cu_seqlens_k) if seqused_k is None else seqused_k}
+    o, lse, p, state = without_autograd(q, k, v, dropout_p, return_softmax, {
+        "causal": causal, "window_size": (window_size_left, window_size_right), "softmax_scale": softmax_scale, "softcap": softcap,
+        "alibi_slopes": alibi_slopes, **keys})
+    if zero_tensors:
+        beyond = torch.arange(len(o), device=o.device) >= cu_seqlens_q[-1]
+        o.masked_fill_(beyond[:, None, None], 0)
+        lse.masked_fill_(beyond, -torch.inf)
+    return o, lse, p, state
+
+
+def _flash_attn_backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, dropout_p, softmax_scale, causal, window_size_left,
+                         window_size_right, softcap, alibi_slopes, deterministic, rng_state=None):
+    return gradients(dout, q, k, v, out, softmax_lse, {"dq": dq, "dk": dk, "dv": dv}, causal, (window_size_left, window_size_right),
+                     softmax_scale, softcap, deterministic, dropout_p, rng_state, alibi_slopes=alibi_slopes)
+
+
+def _flash_attn_varlen_backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+                                dropout_p, softmax_scale, causal, window_size_left, window_size_right, softcap, alibi_slopes,
+                                deterministic, rng_state=None, zero_tensors=False):
+    return gradients(dout, q, k, v, out, softmax_lse, {"dq": dq, "dk": dk, "dv": dv}, causal, (window_size_left, window_size_right),
+                     softmax_scale, softcap, deterministic, dropout_p, rng_state, (longest("max_seqlen_q", max_seqlen_q), longest("max_seqlen_k", max_seqlen_k)),
+                     zero_tensors, cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_k, alibi_slopes=alibi_slopes)

@@ -1,6 +1,9 @@
 """Rotary embedding, with the names of flash_attn.layers.rotary: plain torch, differentiable, computed in fp32."""
 
-import torch
+from ._frameworks import describe
+from ._pytorch import torch
+from ._torch_arguments import refuse_tensor, tensor, whole
+from ._torch_ops import traced
 
 
 def rotate_half(x, interleaved=False):
@@ -14,8 +17,10 @@ def rotate_half(x, interleaved=False):
 def apply_rotary_emb(x, cos, sin, interleaved=False, inplace=False, seqlen_offsets=0, cu_seqlens=None, max_seqlen=None):
     """x [B, S, H, D] (packed: [total, H, D] with cu_seqlens), cos and sin [rows, R / 2]: the first R of D are rotated.
 
-    seqlen_offsets, a number or [B]: the position of each sequence's first row.
+    seqlen_offsets, a number or [B]: the position of each sequence's first row. The tables have a row for each position; on a
+    device, whose offsets nobody waits for, later positions are turned as the last.
     """
+    _check_tables(x, cos, sin, seqlen_offsets, cu_seqlens, max_seqlen)
     if cu_seqlens is None:
         rows = torch.arange(x.shape[1], device=x.device)
         offsets = torch.as_tensor(seqlen_offsets, device=x.device)
@@ -24,6 +29,10 @@ def apply_rotary_emb(x, cos, sin, interleaved=False, inplace=False, seqlen_offse
         lengths = cu_seqlens.diff()
         starts = cu_seqlens[:-1].long() - torch.as_tensor(seqlen_offsets, device=x.device)
         at = torch.arange(x.shape[0], device=x.device) - starts.repeat_interleave(lengths, output_size=x.shape[0])
+    if isinstance(seqlen_offsets, torch.Tensor) or cu_seqlens is not None:
+        if at.is_cpu and at.numel() and not traced(at) and int(at.max()) >= len(cos):
+            raise ValueError(f"cos has {len(cos)} rows and a row of x stands at position {int(at.max())}; accepted: a row for each position")
+        at = at.clamp(0, len(cos) - 1)
     repeat = (lambda t: t.repeat_interleave(2, dim=-1)) if interleaved else (lambda t: torch.cat((t, t), dim=-1))
     c, s = (repeat(t[at].float())[..., None, :] for t in (cos, sin))
     turned, rest = x[..., :c.shape[-1]].float(), x[..., c.shape[-1]:]
@@ -32,7 +41,31 @@ def apply_rotary_emb(x, cos, sin, interleaved=False, inplace=False, seqlen_offse
     return x.copy_(result) if inplace else result
 
 
+def _check_tables(x, cos, sin, offsets, cu_seqlens, max_seqlen):
+    for name, given in (("x", x), ("cos", cos), ("sin", sin)):
+        if given is None:
+            refuse_tensor(name, given)
+        tensor(name, given)
+    tensor("cu_seqlens", cu_seqlens)
+    if x.dim() != (4 if cu_seqlens is None else 3):
+        raise ValueError(f"x is {describe(x)}; accepted: [batch, seqlen, heads, head_dim], or [total, heads, head_dim] with cu_seqlens")
+    if cos.dim() != 2 or sin.shape != cos.shape or 2 * cos.shape[1] > x.shape[-1]:
+        raise ValueError(f"cos is {describe(cos)} and sin {describe(sin)}; accepted: both [positions, R / 2], R at most head_dim, "
+                         f"{x.shape[-1]}")
+    batch, rows = (x.shape[0], x.shape[1]) if cu_seqlens is None else (len(cu_seqlens) - 1, max_seqlen)
+    if isinstance(offsets, torch.Tensor):
+        if offsets.dim() and offsets.shape != (batch,):
+            raise ValueError(f"seqlen_offsets is {describe(offsets)}; accepted: a number, or integers [{batch}] = [batch]")
+    elif rows is not None and not 0 <= whole("seqlen_offsets", offsets) <= len(cos) - rows:
+        raise ValueError(f"seqlen_offsets is {offsets} with {rows} rows of x and {len(cos)} of cos; accepted: a row of cos for each position")
+
+
 apply_rotary_emb_func = apply_rotary_emb
+
+
+def apply_rotary(x, cos, sin, seqlen_offsets=0, cu_seqlens=None, max_seqlen=None, interleaved=False, inplace=False, conjugate=False):
+    """flash_attn.ops.triton.rotary's: apply_rotary_emb with its order of arguments; `conjugate` turns back."""
+    return apply_rotary_emb(x, cos, -sin if conjugate else sin, interleaved, inplace, seqlen_offsets, cu_seqlens, max_seqlen)
 
 
 def apply_rotary_emb_torch(x, cos, sin, interleaved=False):

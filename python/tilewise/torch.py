@@ -8,23 +8,21 @@ flash_attn's functions are in `tilewise.flash_attn` and `tilewise.flash_attn_int
 
 from typing import Any
 
-try:
-    import torch
-    from torch import Tensor
-except ImportError:
-    raise ImportError("tilewise.torch needs PyTorch (pip install torch); NumPy and others need only tilewise") from None
+from ._pytorch import torch
 
 try:
     from torch.nn.attention.bias import CausalBias
 except ImportError:  # before torch 2.3
     CausalBias = None
 
-from ._arguments import flag
-from ._torch_arguments import LEAST, MOST, check_rows, int32, numbers_of, rows, tensor
+from ._arguments import called_otherwise, flag
+from ._frameworks import describe
+from ._torch_arguments import LEAST, MOST, check_rows, int32, numbers_of, refuse_tensor, rows, tensor
 from ._torch_ops import apply, apply_plain
 from ._torch_sdpa import register
 
 __all__ = ["attention", "scaled_dot_product_attention"]
+Tensor = torch.Tensor
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, *, layout: str = "bshd", causal: bool | str = False,
@@ -108,6 +106,13 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     >>> torch.allclose(scaled_dot_product_attention(q, q, q, is_causal=True), theirs, atol=1e-6)
     True
     """
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if tensor(name, x) is None:
+            refuse_tensor(name, x)
+    if is_causal is not False:
+        is_causal = flag("is_causal", is_causal)
+    if enable_gqa is not False:
+        enable_gqa = flag("enable_gqa", enable_gqa)
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask comes with is_causal=True; accepted: one of the two, as in PyTorch "
                          "(tilewise.torch.attention applies both)")
@@ -118,16 +123,27 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
         variant = causal_variant(attn_mask)
         if variant is not None:
             causal, attn_mask = variant, None
+        tensor("attn_mask", attn_mask)
     lead = query.shape[:-2]
     if not enable_gqa and not lead == key.shape[:-2] == value.shape[:-2]:
-        lead = torch.broadcast_shapes(lead, key.shape[:-2], value.shape[:-2])
+        try:
+            lead = torch.broadcast_shapes(lead, key.shape[:-2], value.shape[:-2])
+        except RuntimeError:
+            raise ValueError(f"query is {describe(query)}, key {describe(key)}, value {describe(value)}; accepted: batches and heads that "
+                             "broadcast, or fewer heads of key and value with enable_gqa=True") from None
         query, key, value = (x.expand(*lead, *x.shape[-2:]) for x in (query, key, value))
     query, key, value = four_dimensions(query), four_dimensions(key), four_dimensions(value)
     if attn_mask is not None:
         attn_mask = mask_of(attn_mask, lead, query.shape[-2], key.shape[-2])
     kind = {} if attn_mask is None else {"mask" if attn_mask.dtype == torch.bool else "bias": attn_mask}
-    o = attention(query, key, value, layout="bhsd", causal=causal, softmax_scale=scale, dropout_p=dropout_p, **kind)
+    try:
+        o = attention(query, key, value, layout="bhsd", causal=causal, softmax_scale=scale, dropout_p=dropout_p, **kind)
+    except (TypeError, ValueError) as error:
+        raise called_otherwise(error, _NAMES) from None
     return o if len(lead) == 2 else o.reshape(*lead, *o.shape[-2:])
+
+
+_NAMES = {"q": "query", "k": "key", "v": "value", "mask": "attn_mask", "bias": "attn_mask", "softmax_scale": "scale"}
 
 
 def four_dimensions(x):

@@ -201,6 +201,13 @@ tilewise_code tilewise_problem_from_tensors(const tilewise_problem* options, con
     if (!options) return null_argument("options");
     if (!tensors) return null_argument("tensors");
     if (!problem) return null_argument("problem");
-    return problem_from_tensors(*options, *tensors, problem);
+    if (Status s = problem_from_tensors(*options, *tensors, problem); !s.ok()) return s;
+    // A caller who plans by hand hears now what the call would refuse; outputs and what only backward reads
+    // need not be there yet.
+    ForwardParams params;
+    const Place place{tensors->q.device_kind, tensors->q.device_index};
+    const bool whole = problem->direction == TILEWISE_FORWARD && present(tensors->o);
+    return whole ? bind_forward(*problem, place, *tensors, &params)
+                 : bind_scores(*problem, place, *tensors, &params);
   });
 }
