@@ -278,7 +278,8 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
         fast_dots && rows <= (backward ? kDotRowsBackward : kDotRowsForward) ? kDotStrip : kSmallStrip;
     const double edge = all * strip / 2 / static_cast<double>(std::max<int64_t>(problem.seqlen_kv, 1));
     work = (visible < all ? std::min(all, visible + edge) : all) / efficiency;
-    if (by_dots) work *= 1 + (backward ? 0.4 : 0.5) * std::max(1 / dots_ratio(device) - 1, 0.0);  // the scores
+    if (by_dots)
+      work *= 1 + (backward ? 0.4 : 0.5) * std::max(1 / dots_ratio(device) - 1, 0.0);  // the scores
     beside = key_heads * (kSmallHeadSeconds + rows * kSmallRowSeconds) * (backward ? kSmallBackward : 1.0);
     if (kernel.stored_kv() != DType::f32 && !fast_dots) {
       const double elements = key_heads * (rows + static_cast<double>(problem.seqlen_kv)) *
