@@ -145,7 +145,7 @@ def _flash_attn_forward(q, k, v, dropout_p, softmax_scale, causal, window_size_l
 
 def _flash_attn_varlen_forward(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal,
                                window_size_left=-1, window_size_right=-1, softcap=0.0, alibi_slopes=None, return_softmax=False,
-                               block_table=None, leftpad_k=None, seqused_k=None, zero_tensors=False, num_splits=0):
+                               block_table=None, leftpad_k=None, seqused_k=None, zero_tensors=False):
     keys = {"kv_starts": leftpad_k, "kv_lengths": seqused_k, "cu_seqlens_q": cu_seqlens_q,
             "seqlen_q": longest("max_seqlen_q", max_seqlen_q)}
     if block_table is None:
