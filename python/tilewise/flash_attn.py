@@ -145,8 +145,9 @@ def _flash_attn_forward(q, k, v, dropout_p, softmax_scale, causal, window_size_l
 
 def _flash_attn_varlen_forward(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal,
                                window_size_left=-1, window_size_right=-1, softcap=0.0, alibi_slopes=None, return_softmax=False,
-                               block_table=None, leftpad_k=None, seqused_k=None, zero_tensors=False, num_splits=0):
-    keys = {"kv_starts": leftpad_k, "kv_lengths": seqused_k, "cu_seqlens_q": cu_seqlens_q, "seqlen_q": longest("max_seqlen_q", max_seqlen_q)}
+                               block_table=None, leftpad_k=None, seqused_k=None, zero_tensors=False):
+    keys = {"kv_starts": leftpad_k, "kv_lengths": seqused_k, "cu_seqlens_q": cu_seqlens_q,
+            "seqlen_q": longest("max_seqlen_q", max_seqlen_q)}
     if block_table is None:
         keys |= {"cu_seqlens_kv": cu_seqlens_k, "seqlen_kv": longest("max_seqlen_k", max_seqlen_k)}
     else:
@@ -171,5 +172,6 @@ def _flash_attn_varlen_backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_
                                 dropout_p, softmax_scale, causal, window_size_left, window_size_right, softcap, alibi_slopes,
                                 deterministic, rng_state=None, zero_tensors=False):
     return gradients(dout, q, k, v, out, softmax_lse, {"dq": dq, "dk": dk, "dv": dv}, causal, (window_size_left, window_size_right),
-                     softmax_scale, softcap, deterministic, dropout_p, rng_state, (longest("max_seqlen_q", max_seqlen_q), longest("max_seqlen_k", max_seqlen_k)),
+                     softmax_scale, softcap, deterministic, dropout_p, rng_state,
+                     (longest("max_seqlen_q", max_seqlen_q), longest("max_seqlen_k", max_seqlen_k)),
                      zero_tensors, cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_k, alibi_slopes=alibi_slopes)

@@ -112,11 +112,12 @@ def get_scheduler_metadata(batch_size, max_seqlen_q, max_seqlen_k, num_heads_q, 
     return torch.zeros(1, dtype=torch.int32, device=cache_seqlens.device)
 
 
-def _flash_attn_forward(q, k, v, k_new=None, v_new=None, qv=None, out_=None, cu_seqlens_q=None, cu_seqlens_k=None, cu_seqlens_k_new=None,
-             seqused_q=None, seqused_k=None, max_seqlen_q=None, max_seqlen_k=None, page_table=None, kv_batch_idx=None, leftpad_k=None,
-             rotary_cos=None, rotary_sin=None, seqlens_rotary=None, q_descale=None, k_descale=None, v_descale=None,
-             softmax_scale=None, causal=False, window_size_left=-1, window_size_right=-1, attention_chunk=0, softcap=0.0,
-             rotary_interleaved=True, scheduler_metadata=None, num_splits=1, pack_gqa=None, sm_margin=0):
+def _flash_attn_forward(q, k, v, k_new=None, v_new=None, qv=None, out_=None, cu_seqlens_q=None, cu_seqlens_k=None,
+                        cu_seqlens_k_new=None, seqused_q=None, seqused_k=None, max_seqlen_q=None, max_seqlen_k=None,
+                        page_table=None, kv_batch_idx=None, leftpad_k=None, rotary_cos=None, rotary_sin=None,
+                        seqlens_rotary=None, q_descale=None, k_descale=None, v_descale=None, softmax_scale=None,
+                        causal=False, window_size_left=-1, window_size_right=-1, attention_chunk=0, softcap=0.0,
+                        rotary_interleaved=True, scheduler_metadata=None, num_splits=1, pack_gqa=None, sm_margin=0):
     """(o, lse, two empty tensors)."""
     unserved(qv=qv, q_descale=q_descale, cu_seqlens_k_new=cu_seqlens_k_new, rotary_seqlens=seqlens_rotary,
              attention_chunk=attention_chunk or None)
@@ -124,7 +125,8 @@ def _flash_attn_forward(q, k, v, k_new=None, v_new=None, qv=None, out_=None, cu_
     if cu_seqlens_k is None:
         blocks = not (page_table is kv_batch_idx is None)
         o, lse = over_cache("page_table", q, k, v, k_new, v_new, rotary_cos, rotary_sin, seqused_k, kv_batch_idx, page_table,
-                            rotary_interleaved, leftpad_k, True, causal, window, softmax_scale, softcap, longest("max_seqlen_q", max_seqlen_q),
+                            rotary_interleaved, leftpad_k, True, causal, window, softmax_scale, softcap,
+                            longest("max_seqlen_q", max_seqlen_q),
                             cu_seqlens_q=cu_seqlens_q, q_lengths=int32("seqused_q", seqused_q),
                             **descales(k, k_descale, v_descale, blocks=blocks))
     else:
@@ -139,10 +141,11 @@ def _flash_attn_forward(q, k, v, k_new=None, v_new=None, qv=None, out_=None, cu_
     return o if out_ is None else out_.copy_(o), lse, o.new_empty(0), o.new_empty(0)
 
 
-def _flash_attn_backward(dout, q, k, v, out, softmax_lse, cu_seqlens_q=None, cu_seqlens_k=None, sequed_q=None, sequed_k=None, max_seqlen_q=None,
-              max_seqlen_k=None, dq=None, dk=None, dv=None, softmax_scale=None, is_causal=False, window_size_left=-1,
-              window_size_right=-1, softcap=0.0, deterministic=False, sm_margin=0):
+def _flash_attn_backward(dout, q, k, v, out, softmax_lse, cu_seqlens_q=None, cu_seqlens_k=None, sequed_q=None, sequed_k=None,
+                         max_seqlen_q=None, max_seqlen_k=None, dq=None, dk=None, dv=None, softmax_scale=None, is_causal=False,
+                         window_size_left=-1, window_size_right=-1, softcap=0.0, deterministic=False, sm_margin=0):
     return gradients(dout, q, k, v, out, softmax_lse, {"dq": dq, "dk": dk, "dv": dv}, is_causal, (window_size_left, window_size_right),
-                     softmax_scale, softcap, deterministic, seqlens=(longest("max_seqlen_q", max_seqlen_q), longest("max_seqlen_k", max_seqlen_k)),
+                     softmax_scale, softcap, deterministic,
+                     seqlens=(longest("max_seqlen_q", max_seqlen_q), longest("max_seqlen_k", max_seqlen_k)),
                      cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_k, q_lengths=int32("sequed_q", sequed_q),
                      kv_lengths=int32("sequed_k", sequed_k))
