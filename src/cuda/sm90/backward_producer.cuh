@@ -33,7 +33,7 @@ struct Scheduler {
       // A packed sequence that is longer than the plan's bound has further tiles. Ordered, they wait for all
       // before them, which must have been handed out: the last piece takes them all.
       const bool last = tile_key == args.order.tiles_m - 1;
-      while (const tile::KeyWork* work = publish(batch, head, tile_key)) {
+      while (const tile::KeyWork* work = publish(batch, head, tile_key, index)) {
         if (C::kOrdered && !last) break;
         tile_key += C::kOrdered ? 1 : args.order.tiles_m;
         if (tile_key * C::kTileN >= work->rows_kv) break;
@@ -71,12 +71,18 @@ struct Scheduler {
   }
 
   // The piece of work as the others see it; null where there is none.
-  __device__ __forceinline__ const tile::KeyWork* publish(int batch, int head, int tile_key) {
+  __device__ __forceinline__ const tile::KeyWork* publish(int batch, int head, int tile_key,
+                                                            uint32_t index) {
     ptx::mbarrier_wait(&shared.work_empty[slot.at()], slot.phase() ^ 1);
     tile::KeyWork* work = &shared.work[slot.at()];
     if (!tile::make_key_work<C::kTileM, C::kTileN>(*work, args.params, batch, head, tile_key)) return nullptr;
     work->scratch_row =
         static_cast<int32_t>(args.scratch_rows.begin<C::kTileM>(args.params, batch, work->q_begin));
+    work->head_first = head * args.queries_per_key_head;
+    work->head_last = work->head_first + args.queries_per_key_head;
+    // Under a causal mask a wave of pieces that begin together end one after the other at their first queries,
+    // the last one first. The next wave begins as they end, and goes up beside those that still go down.
+    work->upwards = static_cast<int32_t>(index / (gridDim.x / C::kBlocks) % 2);
     ptx::mbarrier_arrive(&shared.work_full[slot.at()]);
     slot.advance();
     // A ticket drawn early is work that nobody else can take.
@@ -115,7 +121,7 @@ struct BackwardProducer {
     const int key = w.kv_begin + w.key + C::kBlockKeys * rank_in_pair<C>();
     load_tile<typename C::KTile>(shared.k, args.k, &shared.k_full, ptx::CacheHint::normal, key, w.head,
                                  w.batch);
-    tile::QueryWalk<C::kOrdered> at(w, args.queries_per_key_head);
+    tile::QueryWalk<C::kOrdered> at(w);
     const int notice = min(at.left, kQueryTilesOfNotice - 1);
     for (bool first = true;; first = false) {
       const int row = w.q_begin + at.tile * C::kTileM;
@@ -173,7 +179,7 @@ struct RowReader {
       const tile::KeyWork& w = shared.work[slot.at()];
       if (w.batch < 0) return;
 #pragma unroll 1
-      for (tile::QueryWalk<C::kOrdered> at(w, args.queries_per_key_head); at.left >= 0; at.next(w))
+      for (tile::QueryWalk<C::kOrdered> at(w); at.left >= 0; at.next(w))
         bring(w, ptx::afresh(at.head), ptx::afresh(at.tile));
       __syncwarp();
       ptx::mbarrier_arrive_warp(&shared.work_empty[slot.at()], ptx::thread_afresh() % 32);

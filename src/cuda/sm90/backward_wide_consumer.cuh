@@ -83,7 +83,7 @@ struct WideConsumer {
 
   __device__ __forceinline__ void sweep(const tile::KeyWork& w) {
     steps = &w;
-    Walk at(w, args.queries_per_key_head);
+    Walk at(w);
     ptx::mbarrier_wait(&shared.k_full, kv.phase());
     clear<C::kDim>(shared.k, w, rank);
     if (!kValues) {

@@ -15,6 +15,8 @@ struct KeyWork : SequenceBand {   // head: of keys
   int32_t row_first, row_last;    // queries that see some key of the tile
   int32_t tile_first, tile_last;  // query tiles that hold them
   int32_t full_first, full_last;  // among these: every query sees every key
+  int32_t head_first, head_last;  // query heads of the key head
+  int32_t upwards;                // 1: query tiles are walked from the first to the last
 
   // Queries that see a key.
   __device__ __forceinline__ int first_row(int j) const { return j - hi_shift + 1; }
@@ -61,23 +63,24 @@ __device__ __forceinline__ bool make_key_work(KeyWork& w, const ForwardParams& p
   return true;
 }
 
-// The query tiles of a piece of work, query head by query head; every role walks them alike. Down, from the
-// last to the first, where key tiles add in ascending order: under a causal mask all but the first key tiles
-// see the same last queries, and the first ones are the longest and begin first.
+// The query tiles of a piece of work, every query head's before the next; every role walks them alike. So
+// key tiles that begin together stay together under a causal mask too, where each has fewer query tiles than
+// the one before: head by head the shorter would be a head ahead of the longer, for nothing where they add in
+// order, and with all heads' queries between two uses of the same ones. kDown: from the last to the first,
+// which all but the first key tiles see, and the first ones are the longest and begin first.
 template <bool kDown>
 struct QueryWalk {
   int tile, head, left;  // left: tiles after this one, of all heads
 
-  __device__ __forceinline__ QueryWalk(const KeyWork& w, int heads)
-      : tile(kDown ? w.tile_last - 1 : w.tile_first),
-        head(w.head * heads),
-        left(heads * (w.tile_last - w.tile_first) - 1) {}
+  __device__ __forceinline__ explicit QueryWalk(const KeyWork& w)
+      : tile(!kDown && w.upwards ? w.tile_first : w.tile_last - 1),
+        head(w.head_first),
+        left((w.head_last - w.head_first) * (w.tile_last - w.tile_first) - 1) {}
   __device__ __forceinline__ void next(const KeyWork& w) {
     --left;
-    tile += kDown ? -1 : 1;
-    if (tile != (kDown ? w.tile_first - 1 : w.tile_last)) return;
-    tile = kDown ? w.tile_last - 1 : w.tile_first;
-    ++head;
+    if (++head != w.head_last) return;
+    head = w.head_first;
+    tile += !kDown && w.upwards ? 1 : -1;
   }
 };
 
