@@ -152,9 +152,9 @@ struct BackwardProducer {
     const int rank = rank_in_pair<C>();
     ptx::mbarrier_arrive_expect(&shared.peer_k_full, sizeof(shared.peer_k));
 #pragma unroll
-    for (int i = 0; i < C::KTile::kPanels / 2; ++i)
-      ptx::tma_load(shared.peer_k + i * C::KTile::kPanelBytes, &args.k.map, &shared.peer_k_full,
-                    ptx::CacheHint::normal, (rank * C::KTile::kPanels / 2 + i) * tile::kPanelColumns,
+    for (int i = 0; i < 2; ++i)
+      ptx::tma_load(shared.peer_k[i], &args.k.map, &shared.peer_k_full, ptx::CacheHint::normal,
+                    panel_in_pair<C>(i, rank) * tile::kPanelColumns,
                     w.kv_begin + w.key + C::kBlockKeys * (1 - rank), w.head * args.k.head_step,
                     w.batch * args.k.batch_step);
   }

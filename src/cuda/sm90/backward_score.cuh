@@ -47,16 +47,18 @@ __device__ __forceinline__ void put_ds(uint8_t* s_to, const uint32_t (&r_ds)[kCo
   __syncwarp();
 }
 
-// A warp's fragment of dQ, 64 columns; g_to: this lane's sums.
-__device__ __forceinline__ void add_fragment(float* g_to, const float (&r_dq)[32]) {
+// A warp's fragment of dQ; g_to: this lane's sums.
+template <int kCount>
+__device__ __forceinline__ void add_fragment(float* g_to, const float (&r_dq)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i)
+  for (int i = 0; i < kCount / 4; ++i)
     ptx::add_vector(g_to + 128 * i, r_dq[4 * i], r_dq[4 * i + 1], r_dq[4 * i + 2], r_dq[4 * i + 3]);
 }
 // The same where nothing has been added yet.
-__device__ __forceinline__ void store_fragment(float* g_to, const float (&r_dq)[32]) {
+template <int kCount>
+__device__ __forceinline__ void store_fragment(float* g_to, const float (&r_dq)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i)
+  for (int i = 0; i < kCount / 4; ++i)
     *reinterpret_cast<float4*>(g_to + 128 * i) =
         make_float4(r_dq[4 * i], r_dq[4 * i + 1], r_dq[4 * i + 2], r_dq[4 * i + 3]);
 }

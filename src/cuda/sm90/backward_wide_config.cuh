@@ -18,8 +18,8 @@ struct BackwardWideConfig : BackwardTiles<64, 64, kDimQK, kDimVO> {
   static constexpr int kBlocks = kBlocksTogether, kTileN = kBlocks * kBlockKeys;
   using Element = ElementT;
   static constexpr bool kWide = true;
-  // Half of the peer's K and its dS take the room of a tile of dO.
-  static constexpr int kQStages = 2, kOStages = kBlocks == 2 ? 1 : 2, kScoreStages = 2;
+  // Half of the peer's K and its dS take the room of a tile of dO at 256.
+  static constexpr int kQStages = kDim > 192 ? 2 : 3, kOStages = kDim > 192 ? 1 : 2, kScoreStages = 2;
   static constexpr bool kOrdered = kOrderedSums;
   static constexpr bool kShaped = kShapedScores;
   template <bool kOrder, bool kShape>
@@ -30,9 +30,10 @@ struct BackwardWideConfig : BackwardTiles<64, 64, kDimQK, kDimVO> {
   // Warps that bring lse and D, threads that keep the turns of dQ.
   static constexpr int kRowWarps = kOrdered ? 1 : 2, kStorers = kOrdered ? 1 : 0;
 
-  // Panels of 64 columns of dQ go to the warpgroups in turn.
+  // Panels of 64 columns of dQ go to the warpgroups in turn; the middle one of three is shared by the pair.
+  static constexpr bool kSharedPanel = kBlocks == 2 && kDim == 192;
   static_assert(kDim % 64 == 0 && kDim >= 128 && kDim <= 256);
-  static_assert(kBlocks == 1 || (kBlocks == 2 && kDim == 256), "a panel for each warpgroup of a pair");
+  static_assert(kBlocks == 1 || kDim == 256 || kSharedPanel, "at most a panel for each warpgroup of a pair");
   static constexpr bool kByRows = false;
   static constexpr int kLastColumns = 64, kSumPanels = kDim / 64;
 };
@@ -47,6 +48,12 @@ __device__ __forceinline__ uint32_t rank_in_pair() {
     return 0;
 }
 
+// Of dQ, that a warpgroup of a pair makes.
+template <typename C>
+__device__ __forceinline__ int panel_in_pair(int group, int rank) {
+  return C::kSharedPanel && group == 1 ? 1 : group + 2 * rank;
+}
+
 // The peer's `here`.
 __device__ __forceinline__ uint32_t at_peer(const void* here) {
   return ptx::cluster_address(here, ptx::cluster_rank() ^ 1);
@@ -57,7 +64,7 @@ template <typename C, bool kPair>
 struct PeerShared {};
 template <typename C>
 struct PeerShared<C, true> {
-  alignas(tile::kSwizzleAlignment) uint8_t peer_k[C::KTile::kBytes / 2];  // the columns of this block's dQ
+  alignas(tile::kSwizzleAlignment) uint8_t peer_k[2][C::KTile::kPanelBytes];  // the columns of this block's dQ
   alignas(tile::kSwizzleAlignment) uint8_t peer_ds[C::kScoreStages][C::ScoreTile::kBytes];
   ptx::Mbarrier peer_k_full, peer_ds_full[C::kScoreStages];
   ptx::Mbarrier ticket_full, ticket_empty;  // the second block has one; the first may send one

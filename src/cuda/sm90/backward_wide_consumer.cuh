@@ -42,6 +42,7 @@ struct WideConsumer {
   static constexpr bool kPair = C::kBlocks == 2;
   static constexpr int kPanels = kPair ? 1 : (C::kSumPanels - kGroup + 1) / 2;  // of dQ, this warpgroup's
   // One's exponentials are what the other waits for: its dQ stands behind them.
+  static constexpr int kPanelColumns = C::kSharedPanel && !kValues ? 32 : 64;
   static constexpr int kBehind = kValues ? kPanels : 0;
 
   const BackwardArgs& args;
@@ -50,7 +51,7 @@ struct WideConsumer {
   const int lane;
   const int rank;  // in a pair
   Ring<1> kv, p;
-  Ring<C::kQStages> q;
+  RingOf<C::kQStages> q;
   Ring<C::kOStages> dout;
   Ring<C::kScoreStages> ds, ds_before;  // next to write; next to multiply
   Ring<kTurnStages> turn;               // ordered
@@ -98,7 +99,7 @@ struct WideConsumer {
     }
     if constexpr (kPair) {
       ptx::mbarrier_wait(&shared.peer_k_full, kv.phase());
-      clear<C::kDim / 2>(shared.peer_k, w, 1 - rank);
+      clear<2 * tile::kPanelColumns>(shared.peer_k[0], w, 1 - rank);
     }
     Walk due = at;
     if (at.left == 0) {
@@ -192,7 +193,7 @@ struct WideConsumer {
   __device__ __forceinline__ void step(const tile::KeyWork& w, Walk& at, Walk& due,
                                        uint32_t (&r_a)[kScores / 2]) {
     constexpr int kLate = kDue ? kPanels : 0;  // groups of products
-    float r_s[kScores], r_dq[kPanels][32];
+    float r_s[kScores], r_dq[kPanels][kPanelColumns / 2];
     issue_sum(at, r_a);
     const Walk next_due = at;
     at.next(*steps);
@@ -222,7 +223,7 @@ struct WideConsumer {
   template <bool kDue>
   __device__ __forceinline__ void last_step(const Walk& at, const Walk& due,
                                             const uint32_t (&r_a)[kScores / 2]) {
-    float r_dq[kPanels][32];
+    float r_dq[kPanels][kPanelColumns / 2];
     issue_sum(at, r_a);
     if (!kValues) release(&shared.v_empty);
     if constexpr (kDue) issue_dq(r_dq);
@@ -231,7 +232,7 @@ struct WideConsumer {
     ptx::wgmma_wait<0>();
     ptx::pin(r_sum);
     if constexpr (kDue) finish_dq(r_dq, due);
-    float r_last[kPanels][32];
+    float r_last[kPanels][kPanelColumns / 2];
     issue_dq(r_last);
     ptx::wgmma_wait<0>();
     release(&shared.k_empty);
@@ -318,15 +319,14 @@ struct WideConsumer {
                       kPiece, at_peer(&shared.peer_ds_full[ds.at()]));
   }
 
-  __device__ __forceinline__ void issue_dq(float (&r_dq)[kPanels][32]) {
+  __device__ __forceinline__ void issue_dq(float (&r_dq)[kPanels][kPanelColumns / 2]) {
     ptx::mbarrier_wait(&shared.ds_full[ds_before.at()], ds_before.phase());
     const uint32_t ds_here = ptx::uniform(C::ScoreTile::mn_major(shared.ds[ds_before.at()]));
     if constexpr (kPair) {
       ptx::mbarrier_wait(&shared.peer_ds_full[ds_before.at()], ds_before.phase());
       const uint32_t ds_there = ptx::uniform(C::ScoreTile::mn_major(shared.peer_ds[ds_before.at()]));
-      const uint32_t k_there =
-          ptx::uniform(C::KTile::mn_major(shared.peer_k + kGroup * C::KTile::kPanelBytes));
-      tile::issue_query_gradient<T, 64, C::kBlockKeys, C::kTileM, C::kDim>(r_dq[0], {ds_here, ds_there},
+      const uint32_t k_there = ptx::uniform(C::KTile::mn_major(shared.peer_k[kGroup] + 2 * first_column()));
+      tile::issue_query_gradient<T, kPanelColumns, C::kBlockKeys, C::kTileM, C::kDim>(r_dq[0], {ds_here, ds_there},
                                                                            {keys_of(0), k_there});
     } else {
 #pragma unroll
@@ -337,11 +337,17 @@ struct WideConsumer {
 
   // This warpgroup's panel `i` of K's columns, and of dQ's.
   __device__ __forceinline__ uint32_t keys_of(int i) const {
-    return ptx::uniform(C::KTile::mn_major(shared.k + panel(i) * C::KTile::kPanelBytes));
+    return ptx::uniform(C::KTile::mn_major(shared.k + panel(i) * C::KTile::kPanelBytes + 2 * first_column()));
   }
-  __device__ __forceinline__ int panel(int i) const { return kGroup + 2 * (kPair ? rank : i); }
+  __device__ __forceinline__ int panel(int i) const {
+    return kPair ? panel_in_pair<C>(kGroup, rank) : kGroup + 2 * i;
+  }
+  // Of a shared panel.
+  __device__ __forceinline__ int first_column() const {
+    return kPanelColumns < 64 ? kPanelColumns * rank : 0;
+  }
 
-  __device__ __forceinline__ void finish_dq(float (&r_dq)[kPanels][32], const Walk& of) {
+  __device__ __forceinline__ void finish_dq(float (&r_dq)[kPanels][kPanelColumns / 2], const Walk& of) {
     leave_ds();
     await_turn();
 #pragma unroll
@@ -368,11 +374,11 @@ struct WideConsumer {
     turn.advance();
   }
 
-  __device__ __forceinline__ void add_queries(const float (&r_dq)[32], const Walk& of, int i) {
+  __device__ __forceinline__ void add_queries(const float (&r_dq)[kPanelColumns / 2], const Walk& of, int i) {
     if (args.g_dq == nullptr) return;
     const int64_t row = of.head * args.scratch_rows.rows + steps->scratch_row + of.tile * C::kTileM;
     const int piece = 4 * panel(i) + warp;
-    float* g_sums = args.g_dq + row * C::kDim + piece * (C::kGroupFloats / 4) + 4 * lane;
+    float* g_sums = args.g_dq + row * C::kDim + piece * (C::kGroupFloats / 4) + 16 * first_column() + 4 * lane;
     const bool first = C::kOrdered && steps->tiles_before<C::kTileM, C::kTileN>(of.tile) == 0;
     first ? store_fragment(g_sums, r_dq) : add_fragment(g_sums, r_dq);
   }
