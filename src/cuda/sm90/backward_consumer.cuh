@@ -82,7 +82,7 @@ struct BackwardConsumer {
 
   __device__ __forceinline__ void sweep(const tile::KeyWork& w) {
     steps = &w;
-    Walk at(w);
+    Walk at(w, args.queries_per_key_head);
     Walk before = at;
     uint32_t r_p[kScores / 2], r_ds[kScores / 2];
     ptx::mbarrier_wait(&shared.k_full, kv.phase());
@@ -132,7 +132,7 @@ struct BackwardConsumer {
     issue_dk(r_ds);
     const Walk due = before;
     before = at;
-    at.next(*steps);
+    at.next(*steps, args.queries_per_key_head);
     const uint32_t stage = q.at();
     q.advance();
     {

@@ -12,15 +12,16 @@
 
 namespace tilewise::sm90 {
 
-// The fragment's first key is `key`, its first query `row` of the sequence; this lane's columns begin
-// `column` further. s_shift: of this lane's first column.
+// head: of those of the key head. The fragment's first key is `key`, its first query `row` of the sequence;
+// this lane's columns begin `column` further. s_shift: of this lane's first column.
 template <typename T, int kCount, typename Take>
 __device__ __forceinline__ void weigh_shaped(const float (&r_s)[kCount], uint32_t (&r_p)[kCount / 2],
                                              const BackwardArgs& args, const tile::KeyWork& w, int head,
                                              int row, int key, int column, const float* s_shift,
                                              const Take& take) {
   const BackwardParams& p = args.params;
-  const tile::KeyScore how = {p.scale, p.softcap, p.alibi_slope(w.batch, head),
+  const tile::KeyScore how = {p.scale, p.softcap,
+                              p.alibi_slope(w.batch, w.head * args.queries_per_key_head + head),
                               row + w.q_offset + column - key, w.beyond};
   const int first[2] = {w.first_row(key) - row - column, w.first_row(key + 8) - row - column};
   const int last[2] = {w.last_row(key) - row - column, w.last_row(key + 8) - row - column};

@@ -64,7 +64,8 @@ template <typename C, bool kPair>
 struct PeerShared {};
 template <typename C>
 struct PeerShared<C, true> {
-  alignas(tile::kSwizzleAlignment) uint8_t peer_k[2][C::KTile::kPanelBytes];  // the columns of this block's dQ
+  alignas(
+      tile::kSwizzleAlignment) uint8_t peer_k[2][C::KTile::kPanelBytes];  // the columns of this block's dQ
   alignas(tile::kSwizzleAlignment) uint8_t peer_ds[C::kScoreStages][C::ScoreTile::kBytes];
   ptx::Mbarrier peer_k_full, peer_ds_full[C::kScoreStages];
   ptx::Mbarrier ticket_full, ticket_empty;  // the second block has one; the first may send one

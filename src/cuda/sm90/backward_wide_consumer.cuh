@@ -84,7 +84,7 @@ struct WideConsumer {
 
   __device__ __forceinline__ void sweep(const tile::KeyWork& w) {
     steps = &w;
-    Walk at(w);
+    Walk at(w, args.queries_per_key_head);
     ptx::mbarrier_wait(&shared.k_full, kv.phase());
     clear<C::kDim>(shared.k, w, rank);
     if (!kValues) {
@@ -196,7 +196,7 @@ struct WideConsumer {
     float r_s[kScores], r_dq[kPanels][kPanelColumns / 2];
     issue_sum(at, r_a);
     const Walk next_due = at;
-    at.next(*steps);
+    at.next(*steps, args.queries_per_key_head);
     if constexpr (kValues) {
       issue_first(at, r_s);
       if constexpr (kDue) issue_dq(r_dq);
@@ -326,8 +326,8 @@ struct WideConsumer {
       ptx::mbarrier_wait(&shared.peer_ds_full[ds_before.at()], ds_before.phase());
       const uint32_t ds_there = ptx::uniform(C::ScoreTile::mn_major(shared.peer_ds[ds_before.at()]));
       const uint32_t k_there = ptx::uniform(C::KTile::mn_major(shared.peer_k[kGroup] + 2 * first_column()));
-      tile::issue_query_gradient<T, kPanelColumns, C::kBlockKeys, C::kTileM, C::kDim>(r_dq[0], {ds_here, ds_there},
-                                                                           {keys_of(0), k_there});
+      tile::issue_query_gradient<T, kPanelColumns, C::kBlockKeys, C::kTileM, C::kDim>(
+          r_dq[0], {ds_here, ds_there}, {keys_of(0), k_there});
     } else {
 #pragma unroll
       for (int i = 0; i < kPanels; ++i)
@@ -378,7 +378,8 @@ struct WideConsumer {
     if (args.g_dq == nullptr) return;
     const int64_t row = of.head * args.scratch_rows.rows + steps->scratch_row + of.tile * C::kTileM;
     const int piece = 4 * panel(i) + warp;
-    float* g_sums = args.g_dq + row * C::kDim + piece * (C::kGroupFloats / 4) + 16 * first_column() + 4 * lane;
+    float* g_sums =
+        args.g_dq + row * C::kDim + piece * (C::kGroupFloats / 4) + 16 * first_column() + 4 * lane;
     const bool first = C::kOrdered && steps->tiles_before<C::kTileM, C::kTileN>(of.tile) == 0;
     first ? store_fragment(g_sums, r_dq) : add_fragment(g_sums, r_dq);
   }
