@@ -2,7 +2,7 @@
 
 namespace tilewise::sm90 {
 
-using Row = BackwardRow<BackwardWideConfig<__half, 192, 128, 2>>;
+using Row = BackwardRow<BackwardWideConfig<__half, 192, 128>>;
 
 }  // namespace tilewise::sm90
 
