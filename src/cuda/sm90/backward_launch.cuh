@@ -60,14 +60,15 @@ struct BackwardRow {
     // each head in it, whatever the L2 holds.
     const bool few_of_each = p.deterministic && causal;
     if (p.deterministic || causal) {
-      order.walk_together(p.seqlen_q * p.group() * (2 * (p.head_dim + p.head_dim_v) + 4 * C::kDim),
-                          few_of_each && !C::kWide ? 4 : 1);
+      order.walk_together(p.seqlen_q * p.group() * (2 * (p.head_dim + p.head_dim_v) + 4 * C::kDim), 1);
       // Pieces of grouped heads are long and few: of a group that hardly fills the device the longest would
       // begin, and end, behind the shortest of the group before.
       const int groups = std::max(1, order.total / (blocks + blocks / 2));
       order.group = std::max(order.group, (order.all_heads + groups - 1) / groups);
     }
-    if (few_of_each && C::kWide) order.group = std::max(order.group, std::min(8, order.all_heads));
+    if (few_of_each)
+      order.group =
+          std::max(order.group, std::min(order.all_heads, C::kWide ? 8 : std::min(16, 4 * order.group)));
     return order;
   }
 
