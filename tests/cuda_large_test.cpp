@@ -50,6 +50,12 @@ TEST_P(CudaLarge, Full) { check("name=full batch=2 heads_q=2 heads_kv=1 seqlen_q
 
 TEST_P(CudaLarge, Causal) { check("name=causal heads_q=2 heads_kv=1 seqlen_q=2048 causal=bottom-right"); }
 
+// More tiles of keys than blocks on any device: each block takes several, and heads of a group are walked
+// together.
+TEST_P(CudaLarge, CausalGroupedHeads) {
+  check("name=grouped heads_q=24 heads_kv=12 seqlen_q=1537 causal=bottom-right");
+}
+
 TEST_P(CudaLarge, CausalWithMoreKeys) {
   check("name=offset heads_q=2 seqlen_q=1100 seqlen_kv=2047 causal=bottom-right");
 }

@@ -31,7 +31,11 @@ struct BackwardArgs {
   uint32_t* g_turns = nullptr;  // deterministic: key tiles that each tile of dQ, of a pair each half, has got
   float scale_log2 = 0.0f;      // scores to exponents of 2
   int32_t queries_per_key_head = 1;
-  int32_t tiles_m = 0;                            // query tiles of a sequence of the plan's length
+  int32_t tiles_m = 0;  // query tiles of a sequence of the plan's length
+  // Pieces of work that begin together, if every other wave is to walk the query tiles down, the first too.
+  // Under a causal mask they end one after the other at their first queries, the last one first; the next
+  // wave begins as they end, and goes up beside those that still go down.
+  uint32_t wave = 0;
   int32_t wide_dq = 0, wide_dk = 0, wide_dv = 0;  // 1: rows can be written 16 bytes at a time
   uint32_t* control = nullptr;  // two zeros, left zero: the next ticket, the blocks that are through
 };

@@ -2,7 +2,7 @@
 
 namespace tilewise::sm90 {
 
-using Row = BackwardRow<BackwardWideConfig<__nv_bfloat16, 256, 256, 2>>;
+using Row = BackwardRow<BackwardWideConfig<__nv_bfloat16, 256, 256>>;
 
 }  // namespace tilewise::sm90
 

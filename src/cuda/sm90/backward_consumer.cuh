@@ -132,7 +132,7 @@ struct BackwardConsumer {
     issue_dk(r_ds);
     const Walk due = before;
     before = at;
-    at.next(*steps);
+    at.next(*steps, args.queries_per_key_head);
     const uint32_t stage = q.at();
     q.advance();
     {

@@ -2,7 +2,7 @@
 
 namespace tilewise::sm90 {
 
-using Row = BackwardRow<BackwardWideConfig<__half, 192, 128, 1>>;
+using Row = BackwardRow<BackwardWideConfig<__half, 192, 128>>;
 
 }  // namespace tilewise::sm90
 

@@ -49,24 +49,35 @@ struct BackwardRow {
     return tensor_map_refuses(p.v, extent_kv(p, p.head_dim_v));
   }
 
-  static tile::Order order_of(const BackwardParams& p) {
+  static bool is_causal(const BackwardParams& p) { return p.window_right >= 0 && p.window_left < 0; }
+
+  static tile::Order order_of(const BackwardParams& p, int blocks) {
     tile::Order order((p.seqlen_kv + C::kTileN - 1) / C::kTileN, p.heads_kv, p.batch);
-    const bool causal = p.window_right >= 0 && p.window_left < 0;
+    const bool causal = is_causal(p);
     // Under a causal mask the first keys have the most queries. Ordered, each key tile of a head follows the
     // one before by the time that an addition takes: fewer of them run at once where heads walk together.
-    if (p.deterministic || causal)
+    // With both, key tiles also get shorter and shorter and wait at both ends of a wave, and gain by few of
+    // each head in it, whatever the L2 holds.
+    const bool few_of_each = p.deterministic && causal;
+    if (p.deterministic || causal) {
       order.walk_together(p.seqlen_q * p.group() * (2 * (p.head_dim + p.head_dim_v) + 4 * C::kDim), 1);
-    // With both, key tiles also get shorter and shorter and wait at both ends of a wave; wide heads, whose
-    // tiles are half as long, gain by few of each head in it, whatever the L2 holds.
-    if (C::kWide && p.deterministic && causal)
-      order.group = std::max(order.group, std::min(8, order.all_heads));
+      // Pieces of grouped heads are long and few: of a group that hardly fills the device the longest would
+      // begin, and end, behind the shortest of the group before.
+      const int groups = std::max(1, order.total / (blocks + blocks / 2));
+      order.group = std::max(order.group, (order.all_heads + groups - 1) / groups);
+    }
+    if (few_of_each)
+      order.group =
+          std::max(order.group, std::min(order.all_heads, C::kWide ? 8 : std::min(16, 4 * order.group)));
     return order;
   }
 
   static cudaError_t launch(const BackwardParams& p, const cuda::Call& call) {
     BackwardArgs args;
     args.params = p;
-    args.order = order_of(p);
+    const int at_once = call.multiprocessors / C::kBlocks;
+    args.order = order_of(p, at_once);
+    if (p.group() > 1 && is_causal(p)) args.wave = static_cast<uint32_t>(at_once);
     args.scratch_rows = {
         rows_of_scratch(p.cu_seqlens_q.data != nullptr, p.batch, p.seqlen_q, p.total_q, C::kTileM),
         static_cast<int32_t>(up_to_tiles(p.seqlen_q, C::kTileM))};

@@ -33,7 +33,7 @@ struct Scheduler {
       // A packed sequence that is longer than the plan's bound has further tiles. Ordered, they wait for all
       // before them, which must have been handed out: the last piece takes them all.
       const bool last = tile_key == args.order.tiles_m - 1;
-      while (const tile::KeyWork* work = publish(batch, head, tile_key)) {
+      while (const tile::KeyWork* work = publish(batch, head, tile_key, index)) {
         if (C::kOrdered && !last) break;
         tile_key += C::kOrdered ? 1 : args.order.tiles_m;
         if (tile_key * C::kTileN >= work->rows_kv) break;
@@ -71,12 +71,14 @@ struct Scheduler {
   }
 
   // The piece of work as the others see it; null where there is none.
-  __device__ __forceinline__ const tile::KeyWork* publish(int batch, int head, int tile_key) {
+  __device__ __forceinline__ const tile::KeyWork* publish(int batch, int head, int tile_key, uint32_t index) {
     ptx::mbarrier_wait(&shared.work_empty[slot.at()], slot.phase() ^ 1);
     tile::KeyWork* work = &shared.work[slot.at()];
     if (!tile::make_key_work<C::kTileM, C::kTileN>(*work, args.params, batch, head, tile_key)) return nullptr;
     work->scratch_row =
-        static_cast<int32_t>(args.scratch_rows.begin<C::kTileM>(args.params, batch, work->q_begin));
+        static_cast<int32_t>(args.scratch_rows.begin<C::kTileM>(args.params, batch, work->q_begin) +
+                             head * args.queries_per_key_head * args.scratch_rows.rows);
+    work->tile_step = args.wave == 0 || index / args.wave % 2 != 0 ? 1 : -1;
     ptx::mbarrier_arrive(&shared.work_full[slot.at()]);
     slot.advance();
     // A ticket drawn early is work that nobody else can take.
@@ -118,11 +120,11 @@ struct BackwardProducer {
     tile::QueryWalk<C::kOrdered> at(w, args.queries_per_key_head);
     const int notice = min(at.left, kQueryTilesOfNotice - 1);
     for (bool first = true;; first = false) {
-      const int row = w.q_begin + at.tile * C::kTileM;
+      const int row = w.q_begin + at.tile * C::kTileM, head = w.head * args.queries_per_key_head + at.head;
       if (at.left == notice) ptx::mbarrier_arrive(&shared.nearly_done);
       ptx::mbarrier_wait(&shared.q_empty[q.at()], q.phase() ^ 1);
       load_tile<typename C::QTile>(shared.q[q.at()], args.q, &shared.q_full[q.at()],
-                                   ptx::CacheHint::evict_last, row, at.head, w.batch);
+                                   ptx::CacheHint::evict_last, row, head, w.batch);
       q.advance();
       if (first) {
         ptx::mbarrier_wait(&shared.v_empty, kv.phase() ^ 1);
@@ -131,12 +133,12 @@ struct BackwardProducer {
       }
       ptx::mbarrier_wait(&shared.dout_empty[dout.at()], dout.phase() ^ 1);
       load_tile<typename C::OTile>(shared.dout[dout.at()], args.dout, &shared.dout_full[dout.at()],
-                                   ptx::CacheHint::evict_last, row, at.head, w.batch);
+                                   ptx::CacheHint::evict_last, row, head, w.batch);
       dout.advance();
       if constexpr (C::kBlocks == 2)
         if (first) load_peer_keys(w);
       if (at.left == 0) break;
-      at.next(w);
+      at.next(w, args.queries_per_key_head);
     }
     kv.advance();
   }
@@ -146,9 +148,9 @@ struct BackwardProducer {
     const int rank = rank_in_pair<C>();
     ptx::mbarrier_arrive_expect(&shared.peer_k_full, sizeof(shared.peer_k));
 #pragma unroll
-    for (int i = 0; i < C::KTile::kPanels / 2; ++i)
-      ptx::tma_load(shared.peer_k + i * C::KTile::kPanelBytes, &args.k.map, &shared.peer_k_full,
-                    ptx::CacheHint::normal, (rank * C::KTile::kPanels / 2 + i) * tile::kPanelColumns,
+    for (int i = 0; i < 2; ++i)
+      ptx::tma_load(shared.peer_k[i], &args.k.map, &shared.peer_k_full, ptx::CacheHint::normal,
+                    panel_in_pair<C>(i, rank) * tile::kPanelColumns,
                     w.kv_begin + w.key + C::kBlockKeys * (1 - rank), w.head * args.k.head_step,
                     w.batch * args.k.batch_step);
   }
@@ -173,7 +175,8 @@ struct RowReader {
       const tile::KeyWork& w = shared.work[slot.at()];
       if (w.batch < 0) return;
 #pragma unroll 1
-      for (tile::QueryWalk<C::kOrdered> at(w, args.queries_per_key_head); at.left >= 0; at.next(w))
+      for (tile::QueryWalk<C::kOrdered> at(w, args.queries_per_key_head); at.left >= 0;
+           at.next(w, args.queries_per_key_head))
         bring(w, ptx::afresh(at.head), ptx::afresh(at.tile));
       __syncwarp();
       ptx::mbarrier_arrive_warp(&shared.work_empty[slot.at()], ptx::thread_afresh() % 32);
@@ -201,8 +204,9 @@ struct RowReader {
   // All of a lane's rows are on their way at once.
   __device__ __forceinline__ void bring_together(const tile::KeyWork& w, int head, int tile) {
     const BackwardParams& p = args.params;
-    const float* g_lse =
-        p.lse.data + w.batch * p.lse.batch_stride + head * p.lse.head_stride + w.q_begin * p.lse.row_stride;
+    const int of_head = w.head * args.queries_per_key_head + head;
+    const float* g_lse = p.lse.data + w.batch * p.lse.batch_stride + of_head * p.lse.head_stride +
+                         w.q_begin * p.lse.row_stride;
     const float* g_delta = args.g_delta + head * args.scratch_rows.rows + w.scratch_row;
     float lse[kRows], delta[kRows];
 #pragma unroll
@@ -225,7 +229,7 @@ struct RowReader {
       float lse = kNegativeInfinity, delta = 0.0f;
       if (row >= w.row_first && row < w.row_last) {
         const int64_t of_head = ptx::afresh(head);
-        lse = args.params.lse.at(w.batch, w.q_begin + row, of_head);
+        lse = args.params.lse.at(w.batch, w.q_begin + row, w.head * args.queries_per_key_head + of_head);
         delta = args.g_delta[of_head * args.scratch_rows.rows + w.scratch_row + row];
       }
       ptx::mbarrier_wait(&shared.q_empty[q.at()], q.phase() ^ 1);

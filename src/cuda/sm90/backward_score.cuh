@@ -12,15 +12,16 @@
 
 namespace tilewise::sm90 {
 
-// The fragment's first key is `key`, its first query `row` of the sequence; this lane's columns begin
-// `column` further. s_shift: of this lane's first column.
+// head: of those of the key head. The fragment's first key is `key`, its first query `row` of the sequence;
+// this lane's columns begin `column` further. s_shift: of this lane's first column.
 template <typename T, int kCount, typename Take>
 __device__ __forceinline__ void weigh_shaped(const float (&r_s)[kCount], uint32_t (&r_p)[kCount / 2],
                                              const BackwardArgs& args, const tile::KeyWork& w, int head,
                                              int row, int key, int column, const float* s_shift,
                                              const Take& take) {
   const BackwardParams& p = args.params;
-  const tile::KeyScore how = {p.scale, p.softcap, p.alibi_slope(w.batch, head),
+  const tile::KeyScore how = {p.scale, p.softcap,
+                              p.alibi_slope(w.batch, w.head * args.queries_per_key_head + head),
                               row + w.q_offset + column - key, w.beyond};
   const int first[2] = {w.first_row(key) - row - column, w.first_row(key + 8) - row - column};
   const int last[2] = {w.last_row(key) - row - column, w.last_row(key + 8) - row - column};
@@ -47,16 +48,18 @@ __device__ __forceinline__ void put_ds(uint8_t* s_to, const uint32_t (&r_ds)[kCo
   __syncwarp();
 }
 
-// A warp's fragment of dQ, 64 columns; g_to: this lane's sums.
-__device__ __forceinline__ void add_fragment(float* g_to, const float (&r_dq)[32]) {
+// A warp's fragment of dQ; g_to: this lane's sums.
+template <int kCount>
+__device__ __forceinline__ void add_fragment(float* g_to, const float (&r_dq)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i)
+  for (int i = 0; i < kCount / 4; ++i)
     ptx::add_vector(g_to + 128 * i, r_dq[4 * i], r_dq[4 * i + 1], r_dq[4 * i + 2], r_dq[4 * i + 3]);
 }
 // The same where nothing has been added yet.
-__device__ __forceinline__ void store_fragment(float* g_to, const float (&r_dq)[32]) {
+template <int kCount>
+__device__ __forceinline__ void store_fragment(float* g_to, const float (&r_dq)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i)
+  for (int i = 0; i < kCount / 4; ++i)
     *reinterpret_cast<float4*>(g_to + 128 * i) =
         make_float4(r_dq[4 * i], r_dq[4 * i + 1], r_dq[4 * i + 2], r_dq[4 * i + 3]);
 }

@@ -63,7 +63,7 @@ struct SumStorer {
       uint32_t* g_done = args.g_turns + row_of(w, at) / C::kTileM;
       const bool last = at.left == 0;
       if (!last) {
-        at.next(w);
+        at.next(w, args.queries_per_key_head);
         turn = ptx::load_acquire(args.g_turns + row_of(w, at) / C::kTileM);
       }
       ptx::bulk_wait();
@@ -95,7 +95,8 @@ struct TurnKeeper {
 
  private:
   __device__ __forceinline__ void keep_turns(const tile::KeyWork& w) {
-    for (tile::QueryWalk<true> at(w, args.queries_per_key_head); at.left >= 0; at.next(w)) {
+    for (tile::QueryWalk<true> at(w, args.queries_per_key_head); at.left >= 0;
+         at.next(w, args.queries_per_key_head)) {
       const int64_t tile = (at.head * args.scratch_rows.rows + w.scratch_row) / C::kTileM + at.tile;
       uint32_t* g_turn = args.g_turns + tile * C::kBlocks + rank_in_pair<C>();
       const uint32_t mine = w.tiles_before<C::kTileM, C::kTileN>(at.tile);

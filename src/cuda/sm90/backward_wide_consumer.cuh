@@ -10,8 +10,8 @@
 // A step begins and ends with P and dS in registers. One's exponentials run under the other's products, and
 // what they need of shared memory is read while products run. dQ = dS K is a step late, so that nobody waits
 // for dS; it goes in panels of 64 columns from registers straight to its fp32 sums in memory: no room for it
-// is left. Alone a block makes all panels, for its 64 keys, the warpgroups in turn; of a pair each makes half
-// of them for the 128 keys of both, a panel a warpgroup, and needs the other's dS.
+// is left. A block makes half of dQ's columns for the 128 keys of its pair, a panel or half of one a
+// warpgroup, and needs the other's dS.
 //
 // Orders of a pair. The copy engine reads what stmatrix wrote behind each lane's proxy fence and __syncwarp;
 // wgmma reads what the peer's copy engine wrote behind the mbarrier that counted its bytes. Room comes back
@@ -39,10 +39,9 @@ struct WideConsumer {
   static constexpr int kGroup = kValues ? 0 : 1;
   static constexpr int kScores = C::kTileM / 2;  // fp32 registers of S or dP
   static constexpr int kColumns = kValues ? C::kDimV : C::kDim;
-  static constexpr bool kPair = C::kBlocks == 2;
-  static constexpr int kPanels = kPair ? 1 : (C::kSumPanels - kGroup + 1) / 2;  // of dQ, this warpgroup's
   // One's exponentials are what the other waits for: its dQ stands behind them.
-  static constexpr int kBehind = kValues ? kPanels : 0;
+  static constexpr int kPanelColumns = C::kSharedPanel && !kValues ? 32 : 64;
+  static constexpr int kBehind = kValues ? 1 : 0;
 
   const BackwardArgs& args;
   WideShared<C>& shared;
@@ -50,7 +49,7 @@ struct WideConsumer {
   const int lane;
   const int rank;  // in a pair
   Ring<1> kv, p;
-  Ring<C::kQStages> q;
+  RingOf<C::kQStages> q;
   Ring<C::kOStages> dout;
   Ring<C::kScoreStages> ds, ds_before;  // next to write; next to multiply
   Ring<kTurnStages> turn;               // ordered
@@ -96,10 +95,8 @@ struct WideConsumer {
       issue_first(at, r_s);
       take_first<0>(w, at, r_s, r_a);
     }
-    if constexpr (kPair) {
-      ptx::mbarrier_wait(&shared.peer_k_full, kv.phase());
-      clear<C::kDim / 2>(shared.peer_k, w, 1 - rank);
-    }
+    ptx::mbarrier_wait(&shared.peer_k_full, kv.phase());
+    clear<2 * tile::kPanelColumns>(shared.peer_k[0], w, 1 - rank);
     Walk due = at;
     if (at.left == 0) {
       last_step<false>(at, due, r_a);
@@ -191,11 +188,11 @@ struct WideConsumer {
   template <bool kDue>
   __device__ __forceinline__ void step(const tile::KeyWork& w, Walk& at, Walk& due,
                                        uint32_t (&r_a)[kScores / 2]) {
-    constexpr int kLate = kDue ? kPanels : 0;  // groups of products
-    float r_s[kScores], r_dq[kPanels][32];
+    constexpr int kLate = kDue ? 1 : 0;  // groups of products
+    float r_s[kScores], r_dq[kPanelColumns / 2];
     issue_sum(at, r_a);
     const Walk next_due = at;
-    at.next(*steps);
+    at.next(*steps, args.queries_per_key_head);
     if constexpr (kValues) {
       issue_first(at, r_s);
       if constexpr (kDue) issue_dq(r_dq);
@@ -222,16 +219,16 @@ struct WideConsumer {
   template <bool kDue>
   __device__ __forceinline__ void last_step(const Walk& at, const Walk& due,
                                             const uint32_t (&r_a)[kScores / 2]) {
-    float r_dq[kPanels][32];
+    float r_dq[kPanelColumns / 2];
     issue_sum(at, r_a);
     if (!kValues) release(&shared.v_empty);
     if constexpr (kDue) issue_dq(r_dq);
-    ptx::wgmma_wait<kDue ? kPanels : 0>();
+    ptx::wgmma_wait<kDue ? 1 : 0>();
     leave_sum();
     ptx::wgmma_wait<0>();
     ptx::pin(r_sum);
     if constexpr (kDue) finish_dq(r_dq, due);
-    float r_last[kPanels][32];
+    float r_last[kPanelColumns / 2];
     issue_dq(r_last);
     ptx::wgmma_wait<0>();
     release(&shared.k_empty);
@@ -305,7 +302,7 @@ struct WideConsumer {
     ptx::mbarrier_wait(&shared.ds_empty[ds.at()], ds.phase() ^ 1);
     put_ds<typename C::ScoreTile>(shared.ds[ds.at()], r_ds, 16 * warp + lane % 16, lane / 16);
     release(&shared.ds_full[ds.at()]);
-    if constexpr (kPair) send_ds();
+    send_ds();
     ds.advance();
   }
 
@@ -318,42 +315,34 @@ struct WideConsumer {
                       kPiece, at_peer(&shared.peer_ds_full[ds.at()]));
   }
 
-  __device__ __forceinline__ void issue_dq(float (&r_dq)[kPanels][32]) {
+  __device__ __forceinline__ void issue_dq(float (&r_dq)[kPanelColumns / 2]) {
     ptx::mbarrier_wait(&shared.ds_full[ds_before.at()], ds_before.phase());
     const uint32_t ds_here = ptx::uniform(C::ScoreTile::mn_major(shared.ds[ds_before.at()]));
-    if constexpr (kPair) {
-      ptx::mbarrier_wait(&shared.peer_ds_full[ds_before.at()], ds_before.phase());
-      const uint32_t ds_there = ptx::uniform(C::ScoreTile::mn_major(shared.peer_ds[ds_before.at()]));
-      const uint32_t k_there =
-          ptx::uniform(C::KTile::mn_major(shared.peer_k + kGroup * C::KTile::kPanelBytes));
-      tile::issue_query_gradient<T, 64, C::kBlockKeys, C::kTileM, C::kDim>(r_dq[0], {ds_here, ds_there},
-                                                                           {keys_of(0), k_there});
-    } else {
-#pragma unroll
-      for (int i = 0; i < kPanels; ++i)
-        tile::issue_query_gradient<T, 64, C::kBlockKeys, C::kTileM, C::kDim>(r_dq[i], ds_here, keys_of(i));
-    }
+    ptx::mbarrier_wait(&shared.peer_ds_full[ds_before.at()], ds_before.phase());
+    const uint32_t ds_there = ptx::uniform(C::ScoreTile::mn_major(shared.peer_ds[ds_before.at()]));
+    const uint32_t k_there = ptx::uniform(C::KTile::mn_major(shared.peer_k[kGroup] + 2 * first_column()));
+    const uint32_t k_here =
+        ptx::uniform(C::KTile::mn_major(shared.k + panel() * C::KTile::kPanelBytes + 2 * first_column()));
+    tile::issue_query_gradient<T, kPanelColumns, C::kBlockKeys, C::kTileM, C::kDim>(r_dq, {ds_here, ds_there},
+                                                                                    {k_here, k_there});
   }
 
-  // This warpgroup's panel `i` of K's columns, and of dQ's.
-  __device__ __forceinline__ uint32_t keys_of(int i) const {
-    return ptx::uniform(C::KTile::mn_major(shared.k + panel(i) * C::KTile::kPanelBytes));
+  // This warpgroup's panel of K's columns, and of dQ's; of a shared one its first column.
+  __device__ __forceinline__ int panel() const { return panel_in_pair<C>(kGroup, rank); }
+  __device__ __forceinline__ int first_column() const {
+    return kPanelColumns < 64 ? kPanelColumns * rank : 0;
   }
-  __device__ __forceinline__ int panel(int i) const { return kGroup + 2 * (kPair ? rank : i); }
 
-  __device__ __forceinline__ void finish_dq(float (&r_dq)[kPanels][32], const Walk& of) {
+  __device__ __forceinline__ void finish_dq(float (&r_dq)[kPanelColumns / 2], const Walk& of) {
     leave_ds();
     await_turn();
-#pragma unroll
-    for (int i = 0; i < kPanels; ++i) {
-      ptx::pin(r_dq[i]);
-      add_queries(r_dq[i], of, i);
-    }
+    ptx::pin(r_dq);
+    add_queries(r_dq, of);
     leave_turn();
   }
 
   __device__ __forceinline__ void leave_ds() {
-    release<kPair>(&shared.ds_empty[ds_before.at()]);
+    release<true>(&shared.ds_empty[ds_before.at()]);
     ds_before.advance();
   }
 
@@ -368,11 +357,12 @@ struct WideConsumer {
     turn.advance();
   }
 
-  __device__ __forceinline__ void add_queries(const float (&r_dq)[32], const Walk& of, int i) {
+  __device__ __forceinline__ void add_queries(const float (&r_dq)[kPanelColumns / 2], const Walk& of) {
     if (args.g_dq == nullptr) return;
     const int64_t row = of.head * args.scratch_rows.rows + steps->scratch_row + of.tile * C::kTileM;
-    const int piece = 4 * panel(i) + warp;
-    float* g_sums = args.g_dq + row * C::kDim + piece * (C::kGroupFloats / 4) + 4 * lane;
+    const int piece = 4 * panel() + warp;
+    float* g_sums =
+        args.g_dq + row * C::kDim + piece * (C::kGroupFloats / 4) + 16 * first_column() + 4 * lane;
     const bool first = C::kOrdered && steps->tiles_before<C::kTileM, C::kTileN>(of.tile) == 0;
     first ? store_fragment(g_sums, r_dq) : add_fragment(g_sums, r_dq);
   }

@@ -7,14 +7,16 @@
 
 namespace tilewise::tile {
 
-struct KeyWork : SequenceBand {   // head: of keys
-  int32_t key;                    // first key of the tile, within the sequence
-  int32_t rows_kv;                // rows of dk and dv to write
-  int32_t scratch_row;            // of the sequence's first query, in scratch
+// Aligned so that fields are read two at a time.
+struct alignas(16) KeyWork : SequenceBand {  // head: of keys
+  int32_t key;                               // first key of the tile, within the sequence
+  int32_t rows_kv;                           // rows of dk and dv to write
+  int32_t scratch_row;            // of the sequence's first query, for the first query head, in scratch
   int32_t see_first, see_last;    // keys that some query of the sequence sees
   int32_t row_first, row_last;    // queries that see some key of the tile
   int32_t tile_first, tile_last;  // query tiles that hold them
   int32_t full_first, full_last;  // among these: every query sees every key
+  int32_t tile_step;              // 1: query tiles are walked from the first to the last, -1: back
 
   // Queries that see a key.
   __device__ __forceinline__ int first_row(int j) const { return j - hi_shift + 1; }
@@ -61,23 +63,25 @@ __device__ __forceinline__ bool make_key_work(KeyWork& w, const ForwardParams& p
   return true;
 }
 
-// The query tiles of a piece of work, query head by query head; every role walks them alike. Down, from the
-// last to the first, where key tiles add in ascending order: under a causal mask all but the first key tiles
-// see the same last queries, and the first ones are the longest and begin first.
+// The query tiles of a piece of work, every query head's before the next; every role walks them alike. So
+// key tiles that begin together stay together under a causal mask too, where each has fewer query tiles than
+// the one before: head by head the shorter would be a head ahead of the longer, for nothing where they add in
+// order, and with all heads' queries between two uses of the same ones. kDown: from the last to the first,
+// which all but the first key tiles see, and the first ones are the longest and begin first.
 template <bool kDown>
 struct QueryWalk {
-  int tile, head, left;  // left: tiles after this one, of all heads
+  int tile, head, left;  // head: of those of the key head; left: tiles after this one, of all heads
 
   __device__ __forceinline__ QueryWalk(const KeyWork& w, int heads)
-      : tile(kDown ? w.tile_last - 1 : w.tile_first),
-        head(w.head * heads),
+      : tile(!kDown && w.tile_step > 0 ? w.tile_first : w.tile_last - 1),
+        head(0),
         left(heads * (w.tile_last - w.tile_first) - 1) {}
-  __device__ __forceinline__ void next(const KeyWork& w) {
+  __device__ __forceinline__ void next(const KeyWork& w, int heads) {
+    const int step = kDown ? -1 : w.tile_step;
     --left;
-    tile += kDown ? -1 : 1;
-    if (tile != (kDown ? w.tile_first - 1 : w.tile_last)) return;
-    tile = kDown ? w.tile_last - 1 : w.tile_first;
     ++head;
+    tile += head == heads ? step : 0;
+    head = head == heads ? 0 : head;
   }
 };
 
