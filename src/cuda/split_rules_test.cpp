@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "core/cost.h"
 #include "cuda/made_up_device.h"
@@ -35,6 +36,12 @@ TEST(SplitRules, FewQueriesTakeTheSplitRowAndManyDoNot) {
     EXPECT_EQ(made->num_splits, 0);
   }
   EXPECT_STREQ(plan(decode(64, 4096, 4), made_up_device())->kernel, d128().name);
+  for (auto [batch, heads, keys] :
+       {std::tuple(128, 32, 2048), std::tuple(32, 32, 8192), std::tuple(256, 8, 4096)}) {
+    Problem p = decode(batch, keys);
+    p.heads_q = p.heads_kv = heads;  // no two query heads share a key
+    EXPECT_STREQ(plan(p, made_up_device())->kernel, d128().name) << batch;
+  }
   const auto prefill = plan(decode(1, 8192, 8192), made_up_device());
   ASSERT_TRUE(prefill.ok());
   EXPECT_EQ(std::string(prefill->kernel).find("split"), std::string::npos) << prefill->kernel;
