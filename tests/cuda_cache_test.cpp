@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
-#include <optional>
 
 #include "core/text.h"
 #include "tests/support/device_call.h"
@@ -113,41 +112,6 @@ TEST_F(CudaCache, SkewedBatches) {
       for (int again = 0; again < 3; ++again)
         ASSERT_EQ(forward(shared_context().context(), made, call.tensors, *workspace).message(), "") << line;
       call.check(cat(line, invariant ? " batch-invariant" : ""));
-    }
-  }
-}
-
-// M02: cut as the plan sees fit, at lengths about the ends of pages, steps and parts, in one workspace; what
-// no query sees, in the last page and in pages of nobody, is NaN.
-TEST_F(CudaCache, M02_NoLengthOfAPagedCacheGivesNaN) {
-  std::vector<int> lengths;
-  for (const auto& [first, last] :
-       {std::pair(1, 34), std::pair(126, 131), std::pair(1022, 1027), std::pair(2046, 2051)})
-    for (int n = first; n <= last; ++n) lengths.push_back(n);
-  for (const std::string kind :
-       {"head_dim=128", "head_dim=64", "head_dim=128 dtype_kv=f8e4m3", "head_dim=256"}) {
-    for (const bool invariant : {false, true}) {
-      tilewise_workspace workspace{};
-      std::optional<Workspace> memory;
-      for (const int n : lengths) {
-        DeviceCall call(
-            cat("name=step batch=3 heads_q=4 heads_kv=2 seqlen_q=1 seqlen_kv=2100 page_size=16 kv_lengths=",
-                n, ",2100,", n * 37 % 2100 + 1, " ", kind),
-            DType::bf16);
-        const Plan made = split_plan(call, invariant);
-        if (!memory) {
-          auto allocated = Workspace::make(made);
-          ASSERT_TRUE(allocated.ok());
-          memory = std::move(*allocated);
-          workspace = *memory;
-          ASSERT_EQ(cuda::fill(0, static_cast<std::byte*>(workspace.data) + TILEWISE_CONTROL_BYTES, 0xff,
-                               workspace.bytes - TILEWISE_CONTROL_BYTES)
-                        .message(),
-                    "");
-        }
-        ASSERT_EQ(forward(shared_context().context(), made, call.tensors, workspace).message(), "");
-        call.check(cat(call.source.text, invariant ? " batch-invariant" : ""));
-      }
     }
   }
 }

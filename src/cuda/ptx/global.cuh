@@ -21,6 +21,11 @@ __device__ __forceinline__ void add_release(uint32_t* g_to, uint32_t value) {
                : "memory");
 }
 
+// Brings the line of an address into the L2.
+__device__ __forceinline__ void prefetch_l2(const void* g_from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(reinterpret_cast<uint64_t>(g_from)));
+}
+
 // Four sums at once, 16-byte aligned.
 __device__ __forceinline__ void add_vector(float* g_to, float a, float b, float c, float d) {
   asm volatile(
@@ -39,6 +44,17 @@ __device__ __forceinline__ void store_vector(void* g_to, uint32_t a, uint32_t b,
 
 // Orders this thread's writes before what it, or who meets it at a barrier, releases afterwards.
 __device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+// Adds; what was there before. Releases what the thread wrote, and was given by a barrier, to who adds later,
+// and acquires theirs who added before.
+__device__ __forceinline__ uint32_t add_acquire_release(uint32_t* g_word, uint32_t x) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(g_word), "r"(x)
+               : "memory");
+  return before;
+}
 
 }  // namespace tilewise::ptx
 #endif  // TILEWISE_CUDA_PTX_GLOBAL_H_

@@ -39,6 +39,7 @@ template <typename C>
 __device__ __forceinline__ void run_cluster(const PlainArgs& args, PlainShared<C>& shared,
                                             PlainWalk<C>& walk) {
   PlainLoader<C> loader(args, shared, walk);
+  if constexpr (C::kUniform) ptx::grid_wait();
   loader.issue(0);
   const int warp = threadIdx.x / 32;
   const PlainPiece piece = walk.next(args, shared);
@@ -50,8 +51,9 @@ __device__ __forceinline__ void run_cluster(const PlainArgs& args, PlainShared<C
   if (warp < piece.count && key0 < span.see_last) {
     ptx::mbarrier_wait(&shared.full[warp][0], 0);
     const uint32_t s_stage = ptx::shared_address(shared.stage[warp][0]);
-    products.score(args, span, s_stage, shared.scale[0][0], key0);
-    products.template weigh<true>(args, s_stage, shared.scale[0][0], key0);
+    const auto& s_scale = shared.scale[C::kQuantized ? warp : 0][0];
+    products.score(args, span, s_stage, s_scale, key0);
+    products.template weigh<true>(args, s_stage, s_scale, key0);
   }
   lay_down(shared, products, span.rows, 0);
   ptx::cluster_acquire();  // every block has begun, before anyone stores into it
@@ -63,6 +65,7 @@ template <typename C>
 __device__ __forceinline__ void run_line(const PlainArgs& args, PlainShared<C>& shared, PlainWalk<C>& walk,
                                          int share) {
   PlainLoader<C> loader(args, shared, walk);
+  if constexpr (C::kUniform) ptx::grid_wait();
 #pragma unroll 1
   for (int n = 0; n < C::kStages; ++n) loader.issue(n);
   const int warp = threadIdx.x / 32;
@@ -77,10 +80,10 @@ __device__ __forceinline__ void run_line(const PlainArgs& args, PlainShared<C>& 
     const PlainSpan& span = walk.span(args, shared, piece.batch);
     const PlainPiece ahead = walk.next(args, shared);
     const int last = min(span.see_last, (span.first + piece.at + piece.count) * C::kKeys);
-    int key0 = (span.first + piece.at + warp) * C::kKeys;
+    int key0 = (span.first + piece.at + sharer<C>()) * C::kKeys;
     products.begin(args, span);
 #pragma unroll 1
-    for (int left = (piece.count + C::kWarps - 1) / C::kWarps; left > 0; --left) {
+    for (int left = (piece.count + C::kSharing - 1) / C::kSharing; left > 0; --left) {
       const bool real = key0 < last;
       const uint32_t s_stage = ptx::shared_address(shared.stage[warp][stage]);
       const auto& s_scale = shared.scale[C::kQuantized ? warp : 0][stage];
@@ -98,7 +101,7 @@ __device__ __forceinline__ void run_line(const PlainArgs& args, PlainShared<C>& 
       }
       loader.issue(stage);
       stage = stage + 1 == C::kStages ? 0 : stage + 1;
-      key0 += C::kWarps * C::kKeys;
+      key0 += C::kSharing * C::kKeys;
       if (before >= 0) {
         take_rows(args, shared, walk.span(args, shared, before), before, -1, ordinal - 1);
         before = -1;
@@ -125,10 +128,13 @@ __global__ void __launch_bounds__(C::kThreads, C::kCluster&& C::kMergeRows == 4 
   extern __shared__ __align__(1024) unsigned char s_memory[];
   PlainShared<C>& shared = *reinterpret_cast<PlainShared<C>*>(s_memory);
   begin_block(args, shared);
-  if constexpr (!C::kUniform) ptx::grid_wait();
+  if constexpr (!C::kUniform) {
+    ask_parameters(args);
+    ptx::grid_wait();
+    if constexpr (!C::kQuantized) ask_table<C>(args);  // there no register is free for it
+  }
   int share;
-  PlainWalk<C> walk = find_place(args, shared, &share);
-  if constexpr (C::kUniform) ptx::grid_wait();
+  PlainWalk<C> walk = find_place(args, shared, &share);  // of uniform sequences in the parameters alone
   if constexpr (C::kCluster)
     run_cluster(args, shared, walk);
   else
