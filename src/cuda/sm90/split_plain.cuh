@@ -2,10 +2,12 @@
 // no softcap, no slopes, no fixed cuts. What it has that the other has not:
 //
 // Blocks of a team have neighbouring key heads and walk the same keys (split_plain_walk.cuh), so that they
-// read neighbouring bytes at the same time, and few units are cut. K and V come by the copy engine. No
-// barrier of the block stands between units: warps lay down what they made of one and walk on, Q of the next
-// in their registers by then, and end its rows a step later. Where one sequence has few keys, blocks of a
-// cluster share a unit and join its parts through each other's shared memory.
+// read neighbouring bytes at the same time, and few units are cut; a head each, or where rows are few and
+// sequences many, as many heads as leave no multiprocessor without a block, each head with warps of its own.
+// No barrier of the block stands between units: warps lay down what they made of one and walk on, Q of the
+// next in their registers by then, and end its rows a step later. Where one sequence has few keys, blocks of
+// a cluster share a unit and join its parts through each other's shared memory; their K and V come by the
+// copy engine, all others' by the lanes.
 //
 // A row's bits do not depend on where keys lie: the forms (uniform or not, copy engine or not) cut and add
 // alike.
