@@ -239,9 +239,9 @@ Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& devi
   const double begin = facts.packs_heads ? 1.2e-6 : stays ? 1e-6 : 0.0;
   // Of the bandwidth, where heads share tiles, and where a tile is mostly empty: one block walks all keys of
   // a head (docs/performance/decode.md).
-  const double share = walk.readers < static_cast<double>(p.heads_q) ? 0.75
-                       : padded && p.seqlen_q <= kSplitRows          ? 0.88
-                                                                     : 1.0;
+  const double share = walk.readers < static_cast<double>(p.heads_q)            ? 0.75
+                       : padded && device.isa == 90 && p.seqlen_q <= kSplitRows ? 0.88
+                                                                                : 1.0;
   e.seconds = kLaunchSeconds + begin +
               std::max(std::max(1.0, tiles / multiprocessors) * piece + 2.0 * work * idle * alone / rate,
                        read / (bandwidth(device) * share));

@@ -21,11 +21,6 @@ __device__ __forceinline__ void add_release(uint32_t* g_to, uint32_t value) {
                : "memory");
 }
 
-// Brings the line of an address into the L2.
-__device__ __forceinline__ void prefetch_l2(const void* g_from) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(reinterpret_cast<uint64_t>(g_from)));
-}
-
 // Four sums at once, 16-byte aligned.
 __device__ __forceinline__ void add_vector(float* g_to, float a, float b, float c, float d) {
   asm volatile(

@@ -130,11 +130,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kCluster&& C::kMergeRows == 4 
   extern __shared__ __align__(1024) unsigned char s_memory[];
   PlainShared<C>& shared = *reinterpret_cast<PlainShared<C>*>(s_memory);
   begin_block(args, shared);
-  if constexpr (!C::kUniform) {
-    ask_parameters(args);
-    ptx::grid_wait();
-    if constexpr (!C::kQuantized) ask_table<C>(args);  // there no register is free for it
-  }
+  if constexpr (!C::kUniform) ptx::grid_wait();
   int share;
   PlainWalk<C> walk = find_place(args, shared, &share);  // of uniform sequences in the parameters alone
   if constexpr (C::kCluster)

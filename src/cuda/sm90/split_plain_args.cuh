@@ -50,7 +50,7 @@ struct PlainArgs {
   bool gather;  // pages do not hold whole groups of keys
   bool halves;  // but halves of groups of a byte an element
   const int32_t* page_table;
-  int64_t table_batch, table_row, table_words;
+  int64_t table_batch, table_row;
   ForwardParams params;
   TileSource k_map, v_map;  // of a cluster's blocks
 };

@@ -227,8 +227,6 @@ struct PlainHost {
     a.page = tile::FastDivide(std::max<int64_t>(1, p.page_size));
     a.page_table = static_cast<const int32_t*>(p.page_table.data);
     a.table_batch = p.page_table.batch_stride, a.table_row = p.page_table.row_stride;
-    if (p.page_size)
-      a.table_words = (p.batch - 1) * a.table_batch + (p.seqlen_kv / p.page_size - 1) * a.table_row + 1;
     const dim3 grid(static_cast<unsigned>(members), static_cast<unsigned>(teams));
     const int64_t rows = p.seqlen_q * p.group();
     return {true, uniform ? go<true>(a, rows, heads, grid, call.stream)

@@ -6,7 +6,6 @@
 #define TILEWISE_CUDA_SM90_SPLIT_PLAIN_WALK_H_
 
 #include "core/cache.h"
-#include "cuda/ptx/global.cuh"
 #include "cuda/sm80/split_schedule.cuh"
 #include "cuda/sm90/split_plain_args.cuh"
 
@@ -85,29 +84,6 @@ struct PlainWalk {
     return piece;
   }
 };
-
-// A line of parameters that nobody has read comes from memory, one after the other in find_span: asked for
-// while the launch before still runs.
-__device__ __forceinline__ void ask_parameters(const PlainArgs& args) {
-  const ForwardParams& p = args.params;
-  const void* const of[] = {p.q_lengths.data,  p.kv_lengths.data,   p.kv_starts.data,     p.q_offset.data,
-                            p.page_table.data, p.cu_seqlens_q.data, p.cu_seqlens_kv.data, args.page_table};
-  const int64_t number[] = {p.seqlen_q, p.seqlen_kv, p.page_size, p.window_left, p.window_right, p.position};
-#pragma unroll
-  for (const void* x : of) asm volatile("" ::"l"(x));
-#pragma unroll
-  for (const int64_t x : number) asm volatile("" ::"l"(x));
-}
-
-// Each thread brings a line of the page table, so that the first of the block's keys need not wait for it
-// once lengths have said where they are.
-template <typename C>
-__device__ __forceinline__ void ask_table(const PlainArgs& args) {
-  constexpr int kWords = 32;
-  const int block = static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x), blocks = gridDim.x * gridDim.y;
-  const int64_t word = (static_cast<int64_t>(threadIdx.x) * blocks + block) * kWords;
-  if (args.page_table && word < args.table_words) ptx::prefetch_l2(args.page_table + word);
-}
 
 // By the whole block.
 template <typename C>
