@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <optional>
 
 #include "api/context.h"
 #include "core/text.h"
@@ -119,6 +120,38 @@ TEST(Cache, SplitsChangeNoBit) {
       EXPECT_EQ(parts, whole);
     }
   }
+}
+
+// M02: parts cut as the planner likes, at lengths about the ends of pages and of parts, in one workspace;
+// what no query sees, in the last page and in pages of nobody, is NaN.
+TEST(Cache, M02_NoLengthOfAPagedCacheGivesNaN) {
+  const Context many = machine(76);
+  constexpr int kLengths[] = {1, 15, 16, 17, 63, 65, 1023, 1024, 1025, 1040, 1041, 2048, 2049};
+  int ran = 0;
+  for (const Kernel* kernel : kernels_of(Direction::forward)) {
+    if (kernel->form != Form::rows || !(DeviceInfo::query()->isa & isa_of(kernel->target))) continue;
+    std::optional<Workspace> workspace;
+    for (const int n : kLengths) {
+      CaseData data =
+          data_of(cat("name=step batch=2 heads_q=2 seqlen_q=1 seqlen_kv=2100 head_dim=16 page_size=16 "
+                      "kv_lengths=",
+                      n, ",", n * 37 % 1100 + 1, words_for(*kernel)),
+                  dtype_for(*kernel));
+      SCOPED_TRACE(cat(kernel->name, " on ", data.source.text));
+      Limits limits;
+      limits.kernel = kernel->name;
+      const auto plan = tilewise::plan(data.problem(Direction::forward), many, limits);
+      ASSERT_TRUE(plan.ok()) << plan.status().message();
+      if (!workspace) workspace.emplace(*plan);
+      data.poison_outputs(Direction::forward, Poison::nan);
+      ASSERT_EQ(forward(many, *plan, data.tensors(Direction::forward), *workspace).message(), "");
+      const Comparison worst =
+          compare_outputs(data, Direction::forward, expect_forward(data.params(Direction::forward)));
+      ASSERT_TRUE(worst.passed()) << worst.text;
+      ++ran;
+    }
+  }
+  EXPECT_GE(ran, static_cast<int>(std::size(kLengths)));
 }
 
 // Bits of one sequence follow from that sequence: not from the others of the batch, nor from the table.

@@ -61,6 +61,15 @@ TEST(Faults, J_HeadsThatDoNotDivideAreAnError) {
   EXPECT_NE(status.message().find("heads_kv"), std::string::npos) << status.message();
 }
 
+TEST(Faults, N08_ACacheOfTwoTypesIsRefusedBySentence) {
+  const Status status =
+      plan_status("name=mixed heads_q=2 seqlen_q=1 seqlen_kv=20 head_dim=64 dtype_kv=i8 direction=forward",
+                  [](Problem* p) { p->dtype_v = TILEWISE_F8E4M3; });
+  EXPECT_EQ(status.code(), Code::invalid);
+  EXPECT_EQ(status.message(),
+            "dtype_k is i8 and dtype_v is f8e4m3; accepted: the same, where one is f8e4m3 or i8");
+}
+
 TEST(Faults, L03_AMaskLargerThanTheSequenceIsAnError) {
   const Status status =
       plan_status("name=mask seqlen_q=20 mask=11qk:open", [](Problem* p) { p->mask_shape[3] = 32; });

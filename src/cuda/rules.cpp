@@ -9,6 +9,7 @@
 #include "core/problem_fields.h"
 #include "core/text.h"
 #include "cuda/packed_heads.h"
+#include "cuda/split_sizes.h"
 
 namespace tilewise::cuda {
 namespace {
@@ -236,8 +237,11 @@ Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& devi
   // Blocks that stay begin slowly: with a producer, of teams with two pieces at once.
   const bool stays = starts && kernel.target == Target::sm90 && (facts.blocks == 1 || facts.packs_heads);
   const double begin = facts.packs_heads ? 1.2e-6 : stays ? 1e-6 : 0.0;
-  // Of the bandwidth, where heads share tiles: one block walks all keys of a head.
-  const double share = walk.readers < static_cast<double>(p.heads_q) ? 0.75 : 1.0;
+  // Of the bandwidth, where heads share tiles, and where a tile is mostly empty: one block walks all keys of
+  // a head (docs/performance/decode.md).
+  const double share = walk.readers < static_cast<double>(p.heads_q)            ? 0.75
+                       : padded && device.isa == 90 && p.seqlen_q <= kSplitRows ? 0.88
+                                                                                : 1.0;
   e.seconds = kLaunchSeconds + begin +
               std::max(std::max(1.0, tiles / multiprocessors) * piece + 2.0 * work * idle * alone / rate,
                        read / (bandwidth(device) * share));

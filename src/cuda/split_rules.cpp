@@ -16,6 +16,14 @@ double row_tiles(const Kernel& kernel, const Problem& p) {
                    kernel.tile_m);
 }
 
+// Whether the kernel of sm90/split_plain.cuh takes it, as far as a problem says.
+bool is_plain(const Kernel& kernel, const Problem& p, const DeviceInfo& device, const Schedule& s) {
+  constexpr int64_t kSequences = 256;
+  return device.isa == 90 && kernel.tile_m == kSplitRows && row_tiles(kernel, p) == 1.0 &&
+         p.head_dim == 128 && p.head_dim_v == 128 && p.batch <= kSequences && p.softcap == 0.0f &&
+         !(p.features & TILEWISE_HAS_ALIBI) && s.num_splits == 0;
+}
+
 }  // namespace
 
 std::string split_refuses(const Kernel& kernel, const Problem& p, const DeviceInfo& device) {
@@ -56,6 +64,8 @@ Estimate split_estimate(const Kernel& kernel, const Problem& p, const DeviceInfo
   // Of a unit: a tile of rows and a key head, whatever its length, hidden by reading where that takes longer:
   // 16,384 units of 32 keys took 545 us.
   constexpr double kUnitSeconds = 4.4e-6;
+  // What shows of it beside reading, but in the plain kernel: 16,384 units of 512 keys took 1192 us.
+  const double end_of_unit = kernel.tile_m == kSplitRows && !is_plain(kernel, p, device, s) ? 1.9e-6 : 0.0;
   // A block alone reads at twice its share of the bandwidth. Further tiles of rows find little in the cache:
   // four took 3.8 times what one did.
   constexpr double kBlockOverShare = 2.0, kCacheOverMemory = 1.05;
@@ -84,7 +94,8 @@ Estimate split_estimate(const Kernel& kernel, const Problem& p, const DeviceInfo
   e.seconds = kSplitSeconds + (s.num_splits ? kJoinSeconds : 0.0) +
               std::max(kUnitSeconds * key_heads * tiles / multiprocessors,
                        std::max({e.bytes / read, tiles * keys / (read * kCacheOverMemory), product}) /
-                           std::clamp(e.waves * kBlockOverShare, 0.05, 1.0) * (1.0 + padding));
+                               std::clamp(e.waves * kBlockOverShare, 0.05, 1.0) * (1.0 + padding) +
+                           end_of_unit * key_heads * tiles / multiprocessors);
   return e;
 }
 

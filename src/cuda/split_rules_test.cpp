@@ -35,6 +35,19 @@ TEST(SplitRules, FewQueriesTakeTheSplitRowAndManyDoNot) {
     EXPECT_EQ(made->num_splits, 0);
   }
   EXPECT_STREQ(plan(decode(64, 4096, 4), made_up_device())->kernel, d128().name);
+  // Where no two query heads share a key: while the plain kernel takes it.
+  const auto alone = [](int64_t batch, int64_t heads, int64_t keys) {
+    Problem p = decode(batch, keys);
+    p.heads_q = p.heads_kv = heads;
+    return p;
+  };
+  for (const Problem& p :
+       {alone(128, 32, 2048), alone(32, 32, 8192), alone(256, 8, 4096), alone(256, 32, 512)})
+    EXPECT_STREQ(plan(p, made_up_device())->kernel, d128().name) << p.to_string();
+  Problem capped = alone(256, 32, 512);
+  capped.softcap = 20.0f;
+  for (const Problem& p : {alone(512, 32, 512), capped})
+    EXPECT_STRNE(plan(p, made_up_device())->kernel, d128().name) << p.to_string();
   const auto prefill = plan(decode(1, 8192, 8192), made_up_device());
   ASSERT_TRUE(prefill.ok());
   EXPECT_EQ(std::string(prefill->kernel).find("split"), std::string::npos) << prefill->kernel;

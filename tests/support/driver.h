@@ -51,18 +51,17 @@ class Driver {
     return bytes;
   }
 
- private:
-  Driver() : library_(dlopen("libcuda.so.1", RTLD_NOW)) {}
-  static void must(int error, const char* what) {
-    if (error == 0) return;
-    std::fprintf(stderr, "%s: CUDA driver error %d\n", what, error);
-    std::abort();
-  }
+  // A function of the driver, as its header declares it.
   template <typename F>
   F* call(const char* name) {
     void* found = library_ ? dlsym(library_, name) : nullptr;
     must(found ? 0 : -1, name);
     return reinterpret_cast<F*>(found);
+  }
+  static void must(int error, const char* what) {
+    if (error == 0) return;
+    std::fprintf(stderr, "%s: CUDA driver error %d\n", what, error);
+    std::abort();
   }
   void enter(int device) {
     void* context = nullptr;  // the one that the runtime uses
@@ -73,6 +72,9 @@ class Driver {
     void* context = nullptr;
     must(call<int(void**)>("cuCtxPopCurrent_v2")(&context), "cuCtxPopCurrent");
   }
+
+ private:
+  Driver() : library_(dlopen("libcuda.so.1", RTLD_NOW)) {}
 
   void* library_;
 };

@@ -40,5 +40,16 @@ __device__ __forceinline__ void store_vector(void* g_to, uint32_t a, uint32_t b,
 // Orders this thread's writes before what it, or who meets it at a barrier, releases afterwards.
 __device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
+// Adds; what was there before. Releases what the thread wrote, and was given by a barrier, to who adds later,
+// and acquires theirs who added before.
+__device__ __forceinline__ uint32_t add_acquire_release(uint32_t* g_word, uint32_t x) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(g_word), "r"(x)
+               : "memory");
+  return before;
+}
+
 }  // namespace tilewise::ptx
 #endif  // TILEWISE_CUDA_PTX_GLOBAL_H_

@@ -2,10 +2,12 @@
 // no softcap, no slopes, no fixed cuts. What it has that the other has not:
 //
 // Blocks of a team have neighbouring key heads and walk the same keys (split_plain_walk.cuh), so that they
-// read neighbouring bytes at the same time, and few units are cut. K and V come by the copy engine. No
-// barrier of the block stands between units: warps lay down what they made of one and walk on, Q of the next
-// in their registers by then, and end its rows a step later. Where one sequence has few keys, blocks of a
-// cluster share a unit and join its parts through each other's shared memory.
+// read neighbouring bytes at the same time, and few units are cut; a head each, or where rows are few and
+// sequences many, as many heads as leave no multiprocessor without a block, each head with warps of its own.
+// No barrier of the block stands between units: warps lay down what they made of one and walk on, Q of the
+// next in their registers by then, and end its rows a step later. Where one sequence has few keys, blocks of
+// a cluster share a unit and join its parts through each other's shared memory; their K and V come by the
+// copy engine, all others' by the lanes.
 //
 // A row's bits do not depend on where keys lie: the forms (uniform or not, copy engine or not) cut and add
 // alike.
@@ -39,6 +41,7 @@ template <typename C>
 __device__ __forceinline__ void run_cluster(const PlainArgs& args, PlainShared<C>& shared,
                                             PlainWalk<C>& walk) {
   PlainLoader<C> loader(args, shared, walk);
+  if constexpr (C::kUniform) ptx::grid_wait();
   loader.issue(0);
   const int warp = threadIdx.x / 32;
   const PlainPiece piece = walk.next(args, shared);
@@ -50,8 +53,9 @@ __device__ __forceinline__ void run_cluster(const PlainArgs& args, PlainShared<C
   if (warp < piece.count && key0 < span.see_last) {
     ptx::mbarrier_wait(&shared.full[warp][0], 0);
     const uint32_t s_stage = ptx::shared_address(shared.stage[warp][0]);
-    products.score(args, span, s_stage, shared.scale[0][0], key0);
-    products.template weigh<true>(args, s_stage, shared.scale[0][0], key0);
+    const auto& s_scale = shared.scale[C::kQuantized ? warp : 0][0];
+    products.score(args, span, s_stage, s_scale, key0);
+    products.template weigh<true>(args, s_stage, s_scale, key0);
   }
   lay_down(shared, products, span.rows, 0);
   ptx::cluster_acquire();  // every block has begun, before anyone stores into it
@@ -63,6 +67,7 @@ template <typename C>
 __device__ __forceinline__ void run_line(const PlainArgs& args, PlainShared<C>& shared, PlainWalk<C>& walk,
                                          int share) {
   PlainLoader<C> loader(args, shared, walk);
+  if constexpr (C::kUniform) ptx::grid_wait();
 #pragma unroll 1
   for (int n = 0; n < C::kStages; ++n) loader.issue(n);
   const int warp = threadIdx.x / 32;
@@ -77,10 +82,10 @@ __device__ __forceinline__ void run_line(const PlainArgs& args, PlainShared<C>& 
     const PlainSpan& span = walk.span(args, shared, piece.batch);
     const PlainPiece ahead = walk.next(args, shared);
     const int last = min(span.see_last, (span.first + piece.at + piece.count) * C::kKeys);
-    int key0 = (span.first + piece.at + warp) * C::kKeys;
+    int key0 = (span.first + piece.at + sharer<C>()) * C::kKeys;
     products.begin(args, span);
 #pragma unroll 1
-    for (int left = (piece.count + C::kWarps - 1) / C::kWarps; left > 0; --left) {
+    for (int left = (piece.count + C::kSharing - 1) / C::kSharing; left > 0; --left) {
       const bool real = key0 < last;
       const uint32_t s_stage = ptx::shared_address(shared.stage[warp][stage]);
       const auto& s_scale = shared.scale[C::kQuantized ? warp : 0][stage];
@@ -98,7 +103,7 @@ __device__ __forceinline__ void run_line(const PlainArgs& args, PlainShared<C>& 
       }
       loader.issue(stage);
       stage = stage + 1 == C::kStages ? 0 : stage + 1;
-      key0 += C::kWarps * C::kKeys;
+      key0 += C::kSharing * C::kKeys;
       if (before >= 0) {
         take_rows(args, shared, walk.span(args, shared, before), before, -1, ordinal - 1);
         before = -1;
@@ -127,8 +132,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kCluster&& C::kMergeRows == 4 
   begin_block(args, shared);
   if constexpr (!C::kUniform) ptx::grid_wait();
   int share;
-  PlainWalk<C> walk = find_place(args, shared, &share);
-  if constexpr (C::kUniform) ptx::grid_wait();
+  PlainWalk<C> walk = find_place(args, shared, &share);  // of uniform sequences in the parameters alone
   if constexpr (C::kCluster)
     run_cluster(args, shared, walk);
   else

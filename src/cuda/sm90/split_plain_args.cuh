@@ -48,6 +48,7 @@ struct PlainArgs {
   bool o_f32;
   tile::FastDivide page, by_share, scale_rows;
   bool gather;  // pages do not hold whole groups of keys
+  bool halves;  // but halves of groups of a byte an element
   const int32_t* page_table;
   int64_t table_batch, table_row;
   ForwardParams params;
@@ -56,7 +57,9 @@ struct PlainArgs {
 
 // kUniform: no length is the device's, and keys are not in pages. kCluster: blocks of a cluster share a unit,
 // and join its parts through each other's shared memory. kMergeRows: the most rows of a unit.
-template <typename Element_, typename Stored_, int kStages_, int kMergeRows_, bool kUniform_, bool kCluster_>
+// kHeads: neighbouring key heads of a block, whose warps are dealt to them.
+template <typename Element_, typename Stored_, int kStages_, int kMergeRows_, bool kUniform_, bool kCluster_,
+          int kHeads_ = 1>
 struct PlainConfig {
   using Element = Element_;
   using Stored = Stored_;  // of k and v
@@ -65,8 +68,10 @@ struct PlainConfig {
   static constexpr bool kUniform = kUniform_, kCluster = kCluster_;
   static constexpr int kStages = kStages_, kMergeRows = kMergeRows_;
   static constexpr int kDim = 128, kWarps = 8, kThreads = 32 * kWarps;
+  static constexpr int kHeads = kHeads_, kSharing = kWarps / kHeads;  // warps of a head
   static constexpr int kRows = cuda::kSplitRows, kKeys = 32 / sizeof(Stored);
-  static constexpr int kRowBytes = kDim * sizeof(Stored), kBoxKeys = 16;              // of a copy
+  static constexpr bool kHalves = kQuantized && !kUniform_ && !kCluster_;  // pages of half a group's keys
+  static constexpr int kRowBytes = kDim * sizeof(Stored), kBoxKeys = 16;   // of a copy
   static constexpr int kHalfBytes = kKeys * kRowBytes, kStageBytes = 2 * kHalfBytes;  // K, then V
   static constexpr int kPitch = kDim + 4;
   static constexpr int kTable = kUniform ? 1 : kCluster ? 1 : kThreads;  // sequences

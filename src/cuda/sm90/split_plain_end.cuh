@@ -4,6 +4,7 @@
 #define TILEWISE_CUDA_SM90_SPLIT_PLAIN_END_H_
 
 #include "cuda/ptx/cluster.cuh"
+#include "cuda/ptx/global.cuh"
 #include "cuda/sm80/split_join.cuh"
 #include "cuda/sm90/split_plain_load.cuh"
 #include "cuda/sm90/split_plain_product.cuh"
@@ -21,17 +22,17 @@ struct PlainRow {
   }
 };
 
-// Where row r of a unit ends, by a warp.
+// Where row r of a key head of a unit ends, by a warp.
 template <typename C>
-__device__ __forceinline__ void write_plain(const PlainArgs& args, const PlainSpan& s, int batch, int r,
-                                            const PlainRow& row) {
+__device__ __forceinline__ void write_plain(const PlainArgs& args, const PlainSpan& s, int batch, int head_kv,
+                                            int r, const PlainRow& row) {
   using T = typename C::Element;
   const int lane = threadIdx.x % 32, group = static_cast<int>(args.group.divisor);
-  const int query = args.group.divide(r), head = static_cast<int>(blockIdx.x) * group + r - query * group;
+  const int query = args.group.divide(r), head = head_kv * group + r - query * group;
   const bool real = query < s.len_q;
   const float probe = (row.sum + row.o.x) * 0.0f + (row.o.y + row.o.z) * 0.0f + row.o.w * 0.0f;
   if (__any_sync(~0u, probe != 0.0f) && real)
-    return sm80::exact_row<T, typename C::Stored>(args.params, batch, head, blockIdx.x, query, 0, C::kDim);
+    return sm80::exact_row<T, typename C::Stored>(args.params, batch, head, head_kv, query, 0, C::kDim);
   const bool sees = real && row.sum != 0.0f;
   const float sink = args.sinks && real ? args.sinks[head * args.params.sinks_stride] : kNegativeInfinity;
   const sm80::SplitEnd end(row.top, row.sum, sink);
@@ -47,14 +48,15 @@ __device__ __forceinline__ void write_plain(const PlainArgs& args, const PlainSp
   if (args.lse && lane == 0) args.params.lse.at(batch, s.q_begin + query, head) = sees ? end.lse() : sink;
 }
 
-// Row r of the block's warps.
+// Row r of the warps of the block's head h.
 template <typename C>
-__device__ __forceinline__ PlainRow merge_row(const PlainShared<C>& shared, int r) {
+__device__ __forceinline__ PlainRow merge_row(const PlainShared<C>& shared, int h, int r) {
   PlainRow row;
 #pragma unroll
-  for (int w = 0; w < C::kWarps; ++w) row.top = fmaxf(row.top, shared.top[w][r]);
+  for (int n = 0; n < C::kSharing; ++n) row.top = fmaxf(row.top, shared.top[h * C::kSharing + n][r]);
 #pragma unroll
-  for (int w = 0; w < C::kWarps; ++w) {
+  for (int n = 0; n < C::kSharing; ++n) {
+    const int w = h * C::kSharing + n;
     const float weight = sm80::part_weight(shared.top[w][r], row.top);
     row.sum = fmaf(weight, shared.sum[w][r], row.sum);
     row.add(weight, *reinterpret_cast<const float4*>(&shared.merge[w][r][4 * (threadIdx.x % 32)]));
@@ -63,9 +65,8 @@ __device__ __forceinline__ PlainRow merge_row(const PlainShared<C>& shared, int 
 }
 
 // Row r from `count` parts in ascending order, by a warp: o_of(n) and end_of(n) are of the n-th.
-template <typename OOf, typename EndOf>
+template <int kAtOnce, typename OOf, typename EndOf>
 __device__ __forceinline__ PlainRow join_parts(int count, const OOf& o_of, const EndOf& end_of) {
-  constexpr int kAtOnce = 8;
   const int lane = threadIdx.x % 32;
   PlainRow row;
   float4 o[kAtOnce];
@@ -121,11 +122,11 @@ __device__ __forceinline__ void join_cluster(const PlainArgs& args, PlainShared<
   ptx::cluster_acquire();
 #pragma unroll 1
   for (int i = warp; rank + i * blocks < s.rows; i += C::kWarps) {
-    const PlainRow row = join_parts(
+    const PlainRow row = join_parts<8>(
         blocks,
         [&](int n) { return *reinterpret_cast<const float4*>(&shared.parts[n * each + i][4 * lane]); },
         [&](int n) { return *reinterpret_cast<const float2*>(&shared.parts[n * each + i][C::kDim]); });
-    write_plain<C>(args, s, batch, rank + i * blocks, row);
+    write_plain<C>(args, s, batch, blockIdx.x, rank + i * blocks, row);
   }
 }
 
@@ -156,10 +157,9 @@ __device__ __forceinline__ void join_blocks(const PlainArgs& args, PlainShared<C
     shared.first_block = first;
     shared.blocks = static_cast<int32_t>(blocks);
     uint32_t* word = args.counters + name / 4;
-    __threadfence();
-    shared.last = (atomicAdd(word, 1u << shift) >> shift & 255u) == blocks - 1;
+    // Releases what the block wrote, as the barrier gave it to this thread, and acquires the others'.
+    shared.last = (ptx::add_acquire_release(word, 1u << shift) >> shift & 255u) == blocks - 1;
     if (shared.last) atomicSub(word, blocks << shift);
-    __threadfence();
   }
   __syncthreads();
   if (!shared.last) return;
@@ -168,10 +168,10 @@ __device__ __forceinline__ void join_blocks(const PlainArgs& args, PlainShared<C
     return PlainPart(args, 2 * ((first + n) * members + member) + (n == 0 ? 1 : 0));
   };
 #pragma unroll 1
-  for (int r = warp; r < s.rows; r += C::kWarps) {
-    const PlainRow row = join_parts(
-        count, [&](int n) { return __ldcg(at(n).o(r)); }, [&](int n) { return __ldcg(at(n).end(r)); });
-    write_plain<C>(args, s, batch, r, row);
+  for (int i = warp; i < C::kHeads * s.rows; i += C::kWarps) {
+    const PlainRow row = join_parts<16>(
+        count, [&](int n) { return __ldcg(at(n).o(i)); }, [&](int n) { return __ldcg(at(n).end(i)); });
+    write_plain<C>(args, s, batch, blockIdx.x * C::kHeads + i % C::kHeads, i / C::kHeads, row);
   }
 }
 
@@ -204,15 +204,16 @@ __device__ __forceinline__ void take_rows(const PlainArgs& args, PlainShared<C>&
   const PlainPart part(args, 2 * (blockIdx.y * gridDim.x + blockIdx.x) + (at > 0 ? 0 : 1));
   ptx::mbarrier_wait(&shared.laid, ordinal & 1);
 #pragma unroll 1
-  for (int r = (warp + C::kWarps - ordinal % C::kWarps) % C::kWarps; r < s.rows; r += C::kWarps) {
-    const PlainRow row = merge_row(shared, r);
+  for (int i = (warp + C::kWarps - ordinal % C::kWarps) % C::kWarps; i < C::kHeads * s.rows; i += C::kWarps) {
+    const int h = i % C::kHeads, r = i / C::kHeads;
+    const PlainRow row = merge_row(shared, h, r);
     if constexpr (C::kCluster) {
       send_row(args, shared, r, row);
     } else if (at >= 0) {
-      __stcg(part.o(r), row.o);
-      if (lane == 0) __stcg(part.end(r), make_float2(row.top, row.sum));
+      __stcg(part.o(i), row.o);
+      if (lane == 0) __stcg(part.end(i), make_float2(row.top, row.sum));
     } else {
-      write_plain<C>(args, s, batch, r, row);
+      write_plain<C>(args, s, batch, blockIdx.x * C::kHeads + h, r, row);
     }
   }
   ptx::mbarrier_arrive(&shared.taken);

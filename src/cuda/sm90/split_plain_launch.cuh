@@ -15,9 +15,11 @@ namespace tilewise::sm90 {
 
 template <typename Element, typename Stored = Element>
 struct PlainHost {
+  static constexpr bool kSeveral = sizeof(Stored) > 1;  // blocks of several heads
   static constexpr int64_t kColumns = 64 * sizeof(Stored), kVector = 16 / sizeof(Stored);
-  template <bool kUniform>
-  using Line = PlainConfig<Element, Stored, 2, 16, kUniform, false>;
+  // Blocks of several heads have few rows of each.
+  template <bool kUniform, int kHeads = 1>
+  using Line = PlainConfig<Element, Stored, 2, kHeads == 1 ? 16 : 2, kUniform, false, kHeads>;
   // A stage a warp, and where rows are few two launches fit side by side.
   template <int kMergeRows, bool kUniform>
   using Cluster = PlainConfig<Element, Stored, 1, kMergeRows, kUniform, true>;
@@ -39,6 +41,11 @@ struct PlainHost {
          {prepare_one<Line<true>>, prepare_one<Line<false>>, prepare_one<Cluster<4, true>>,
           prepare_one<Cluster<4, false>>, prepare_one<Cluster<16, true>>, prepare_one<Cluster<16, false>>})
       if (const cudaError_t error = one(); error != cudaSuccess) return error;
+    if constexpr (kSeveral) {
+      for (const auto one : {prepare_one<Line<true, 4>>, prepare_one<Line<false, 4>>,
+                             prepare_one<Line<true, 8>>, prepare_one<Line<false, 8>>})
+        if (const cudaError_t error = one(); error != cudaSuccess) return error;
+    }
     return cudaSuccess;
   }
 
@@ -99,8 +106,14 @@ struct PlainHost {
   }
 
   template <bool kUniform>
-  static cudaError_t go(const PlainArgs& args, int64_t rows, dim3 grid, cudaStream_t stream) {
-    if (args.cluster == 1) return go<Line<kUniform>>(args, grid, stream);
+  static cudaError_t go(const PlainArgs& args, int64_t rows, int64_t heads, dim3 grid, cudaStream_t stream) {
+    if (args.cluster == 1) {
+      if constexpr (kSeveral) {
+        if (heads == 8) return go<Line<kUniform, 8>>(args, grid, stream);
+        if (heads == 4) return go<Line<kUniform, 4>>(args, grid, stream);
+      }
+      return go<Line<kUniform>>(args, grid, stream);
+    }
     return rows <= 4 ? go<Cluster<4, kUniform>>(args, grid, stream)
                      : go<Cluster<16, kUniform>>(args, grid, stream);
   }
@@ -142,6 +155,21 @@ struct PlainHost {
     return 1;
   }
 
+  // Key heads of a block: several where more of the device's blocks then have work, rows are few, and
+  // sequences so many that nearly all of them lie in one team's piece.
+  static int64_t heads_of(const ForwardParams& p, int64_t blocks) {
+    int64_t most = blocks / p.heads_kv * p.heads_kv, best = 1;
+    for (const int64_t heads : {4, 8}) {
+      const int64_t members = p.heads_kv / heads;
+      if (!kSeveral || p.heads_kv % heads != 0 || p.seqlen_q * p.group() * heads > 8) continue;
+      const int64_t teams = blocks / members;
+      if (p.batch < 2 * teams || teams * members <= most) continue;
+      most = teams * members;
+      best = heads;
+    }
+    return best;
+  }
+
   static PlainLaunch launch(const ForwardParams& p, const cuda::Call& call) {
     if (!takes(p, call) || !cuda::has_early_launch()) return {};
     PlainArgs a{};
@@ -160,7 +188,8 @@ struct PlainHost {
     }
     groups = std::max<int64_t>(1, groups);
     constexpr int64_t kLeast = sm80::kLeastShare / kKeys;
-    const int64_t members = p.heads_kv, blocks = std::min(call.multiprocessors, cuda::kSplitBlocks);
+    const int64_t blocks = std::min(call.multiprocessors, cuda::kSplitBlocks), heads = heads_of(p, blocks);
+    const int64_t members = p.heads_kv / heads;
     int64_t teams = blocks / members;
     if (teams == 0 || members * teams * 100 < blocks * 85) return {};
     a.cluster = static_cast<int32_t>(cluster_of(p, blocks));
@@ -193,13 +222,15 @@ struct PlainHost {
     a.counters = static_cast<uint32_t*>(call.control);
     a.batch = static_cast<int32_t>(p.batch);
     a.gather = p.page_size % (a.cluster > 1 ? kBoxKeys : kKeys) != 0;
+    a.halves = p.page_size % (kKeys / 2) == 0;
     a.scale_rows = tile::FastDivide(std::max<int64_t>(1, p.scale_rows));
     a.page = tile::FastDivide(std::max<int64_t>(1, p.page_size));
     a.page_table = static_cast<const int32_t*>(p.page_table.data);
     a.table_batch = p.page_table.batch_stride, a.table_row = p.page_table.row_stride;
     const dim3 grid(static_cast<unsigned>(members), static_cast<unsigned>(teams));
     const int64_t rows = p.seqlen_q * p.group();
-    return {true, uniform ? go<true>(a, rows, grid, call.stream) : go<false>(a, rows, grid, call.stream)};
+    return {true, uniform ? go<true>(a, rows, heads, grid, call.stream)
+                          : go<false>(a, rows, heads, grid, call.stream)};
   }
 };
 

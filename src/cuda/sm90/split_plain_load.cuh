@@ -18,8 +18,8 @@ class PlainLoader {
       : args_(args),
         shared_(shared),
         walk_(walk),
-        k_(args.k + blockIdx.x * args.k_head + lane() % kChunks * 16),
-        v_(args.v + blockIdx.x * args.v_head + lane() % kChunks * 16) {
+        k_(args.k + key_head<C>() * args.k_head + lane() % kChunks * 16),
+        v_(args.v + key_head<C>() * args.v_head + lane() % kChunks * 16) {
     begin_piece();
   }
 
@@ -27,7 +27,7 @@ class PlainLoader {
   __device__ __forceinline__ void issue(uint32_t stage) {
     if (steps_ == 0) return;
     if (key_ < last_) copy(stage);
-    key_ += C::kWarps * C::kKeys;
+    key_ += C::kSharing * C::kKeys;
     if (--steps_ > 0)
       page_ = page_of(key_);
     else if constexpr (!C::kCluster)
@@ -55,7 +55,10 @@ class PlainLoader {
     }
     if constexpr (C::kQuantized) copy_scales(shared_.scale[warp][stage], block, key);
     if (!C::kUniform && args_.gather) {
-      copy_keys(s_stage, block, row);
+      if (C::kHalves && args_.halves)
+        copy_halves(ptx::shared_address(s_stage), block, row);
+      else
+        copy_keys(s_stage, block, row);
       return ptx::cp_async_arrive(full);
     }
     if constexpr (C::kCluster) {
@@ -115,6 +118,26 @@ class PlainLoader {
     }
   }
 
+  // Keys at one stride, but for half of them in another page: the lane of a half's first key knows which.
+  __device__ __forceinline__ void copy_halves(uint32_t s_to, int block, int row) const {
+    constexpr int kHalf = C::kKeys / 2;
+    static_assert(kHalf % 8 == 0, "a half begins like its tile");
+#pragma unroll
+    for (int key = 0; key < C::kKeys; key += kHalf, s_to += 128 * kHalf) {
+      const int64_t of = __shfl_sync(~0u, block, key);
+      const int64_t first = __shfl_sync(~0u, row, key) + lane() / kChunks;
+      const unsigned char* k = k_ + of * args_.k_block + first * args_.k_row;
+      const unsigned char* v = v_ + of * args_.v_block + first * args_.v_row;
+#pragma unroll
+      for (int i = 0; i < kHalf / kRowsAtOnce; ++i) {
+        ptx::cp_async_16(place(s_to, i), k, 16);
+        ptx::cp_async_16(place(s_to + C::kHalfBytes, i), v, 16);
+        k += kRowsAtOnce * args_.k_row;
+        v += kRowsAtOnce * args_.v_row;
+      }
+    }
+  }
+
   // Lanes know where a key of the group lies, and tell the lanes that copy it.
   __device__ __forceinline__ void copy_keys(unsigned char* s_stage, int64_t block, int row) const {
     const int64_t k_at = block * args_.k_block + static_cast<int64_t>(row) * args_.k_row;
@@ -144,18 +167,18 @@ class PlainLoader {
       if (of[n]->data)
         ptx::cp_async_4(ptx::shared_address(&s_scale[n][lane()]),
                         of[n]->data + block * of[n]->block_stride + group * of[n]->group_stride +
-                            blockIdx.x * of[n]->head_stride,
+                            key_head<C>() * of[n]->head_stride,
                         4);
   }
 
   __device__ __forceinline__ void begin_piece() {
     const PlainPiece piece = walk_.next(args_, shared_);
-    steps_ = (piece.count + C::kWarps - 1) / C::kWarps;
+    steps_ = (piece.count + C::kSharing - 1) / C::kSharing;
     if (steps_ == 0) return;
     const PlainSpan& span = walk_.span(args_, shared_, piece.batch);
     const int first = span.first + piece.at;
     last_ = min(span.see_last, (first + piece.count) * C::kKeys);
-    key_ = (first + static_cast<int>(threadIdx.x) / 32) * C::kKeys;
+    key_ = (first + sharer<C>()) * C::kKeys;
     block_ = piece.batch;
     see_first_ = span.see_first;
     see_last_ = span.see_last;

@@ -8,6 +8,7 @@
 #include "cuda/ptx/mma.cuh"
 #include "cuda/sm80/split_softmax.cuh"
 #include "cuda/sm90/split_plain_narrow.cuh"
+#include "cuda/sm90/split_plain_walk.cuh"
 #include "cuda/tile/shared_tile.cuh"
 
 namespace tilewise::sm90 {
@@ -38,8 +39,7 @@ struct PlainProducts {
       const bool real = row < s.rows && query < s.len_q;
       const auto* g_q = reinterpret_cast<const uint32_t*>(
           args.q + batch * args.q_batch + (s.q_begin + query) * args.q_row +
-          (static_cast<int>(blockIdx.x) * group + row - query * group) * args.q_head +
-          (C::kQuantized ? 8 : 4) * (lane % 4));
+          (key_head<C>() * group + row - query * group) * args.q_head + (C::kQuantized ? 8 : 4) * (lane % 4));
 #pragma unroll
       for (int k = 0; k < C::kDim / 16; ++k) {
         r_q[k][r] = real ? __ldg(g_q + 8 * k) : 0u;

@@ -39,6 +39,18 @@ static __device__ __noinline__ void find_span(const PlainArgs& args, int keys, i
   *to = make_span(args.params, args.group, keys, batch);
 }
 
+// The warp's key head, and the warp's number among those that share it.
+template <typename C>
+__device__ __forceinline__ int key_head() {
+  const int block = static_cast<int>(blockIdx.x), warp = static_cast<int>(threadIdx.x) / 32;
+  return C::kHeads == 1 ? block : block * C::kHeads + warp / C::kSharing;
+}
+template <typename C>
+__device__ __forceinline__ int sharer() {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  return C::kHeads == 1 ? warp : warp % C::kSharing;
+}
+
 // What a block takes of a unit: `count` groups of its keys from the `at`-th on; 0: there is no more.
 struct PlainPiece {
   int batch = 0, at = 0, count = 0;
