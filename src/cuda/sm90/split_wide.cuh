@@ -26,7 +26,7 @@
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/sm90/split_wide_end.cuh"
 #include "cuda/sm90/split_wide_load.cuh"
-#include "cuda/sm90/split_wide_product.cuh"
+#include "cuda/sm90/split_wide_turns.cuh"
 
 namespace tilewise::sm90 {
 
@@ -82,6 +82,7 @@ __device__ __forceinline__ void multiply_pieces(const WideArgs& args, WideShared
     wide_step<false>(args, shared, products, key0, ring, turn);
     ring = ring.next();
     turn = 1 - turn;
+    products.finish();
     finish_wide_unit(args, shared, piece, products);
     meet_workers<C>();  // Q and what is known of rows have been read
   }
@@ -107,7 +108,10 @@ __global__ void __launch_bounds__(C::kThreads, 1) split_wide_forward(const __gri
     WideLoader<C>(args, shared).run();
   } else {
     ptx::take_registers<C::kWorkerRegisters>();
-    multiply_pieces(args, shared);
+    if constexpr (C::kTurns)
+      multiply_in_turns(args, shared);
+    else
+      multiply_pieces(args, shared);
   }
 }
 

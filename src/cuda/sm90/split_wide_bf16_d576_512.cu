@@ -3,7 +3,7 @@
 namespace tilewise::sm90 {
 namespace {
 using WideUnit =
-    LatentRow<WideConfig<__nv_bfloat16, 576, 512, 32, 3, true>, WideConfig<__nv_bfloat16, 576, 512, 16, 3>>;
+    LatentRow<TurnsConfig<__nv_bfloat16, 576, 512, 64, 2, true>, TurnsConfig<__nv_bfloat16, 576, 512, 32, 2>>;
 }
 }  // namespace tilewise::sm90
 

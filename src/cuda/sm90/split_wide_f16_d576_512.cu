@@ -2,7 +2,8 @@
 
 namespace tilewise::sm90 {
 namespace {
-using WideUnit = LatentRow<WideConfig<__half, 576, 512, 32, 3, true>, WideConfig<__half, 576, 512, 16, 3>>;
+using WideUnit =
+    LatentRow<TurnsConfig<__half, 576, 512, 64, 2, true>, TurnsConfig<__half, 576, 512, 32, 2>>;
 }
 }  // namespace tilewise::sm90
 

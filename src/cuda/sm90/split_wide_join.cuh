@@ -40,13 +40,74 @@ __device__ __forceinline__ void write_wide_part(const sm80::Part<C>& part, const
   }
 }
 
-// All rows of a unit from `count` parts, by all that multiply: a warp takes 128 columns of a row at a time.
+// Of a unit, 128 columns each of `kItems` rows, from `count` parts, by a warp: what the rows need is asked for
+// together, so that they wait for it once.
+template <typename C, typename At>
+__device__ __forceinline__ void join_wide_items(const sm80::SplitArgs& args, const sm80::Unit& u,
+                                                const int (&item)[4], int items, int count, const At& at) {
+  constexpr int kItems = 4, kAtOnce = 3;
+  const int lane = threadIdx.x % 32;
+  float o[kItems][C::kColumns] = {}, top[kItems], weight[kItems], sum[kItems];
+  float parts[kItems][kAtOnce][C::kColumns];
+  const auto row = [&](int j) { return min(item[j], items - 1) / C::kPieces; };
+  const auto column = [&](int j) { return min(item[j], items - 1) % C::kPieces * 128; };
+  const auto read = [&](int begin) {
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {
+#pragma unroll
+        for (int i = 0; i < C::kColumns; ++i) parts[j][n][i] = 0.0f;
+        if (begin + n < count) sm80::load_columns<C>(at(begin + n).o(row(j)) + column(j), parts[j][n]);
+      }
+    }
+  };
+  // A lane has a part; they are few, of a unit that its own blocks join.
+#pragma unroll
+  for (int j = 0; j < kItems; ++j) {
+    top[j] = lane < count ? __ldcg(at(lane).top() + row(j)) : kNegativeInfinity;
+    sum[j] = lane < count ? __ldcg(at(lane).sum() + row(j)) : 0.0f;
+  }
+  read(0);
+#pragma unroll
+  for (int j = 0; j < kItems; ++j) {
+    const float own = top[j];
+#pragma unroll
+    for (int bit = 16; bit > 0; bit /= 2) top[j] = fmaxf(top[j], __shfl_xor_sync(~0u, top[j], bit));
+    weight[j] = lane < count ? sm80::part_weight(own, top[j]) : 0.0f;
+    sum[j] *= weight[j];
+#pragma unroll
+    for (int bit = 16; bit > 0; bit /= 2) sum[j] += __shfl_xor_sync(~0u, sum[j], bit);
+  }
+#pragma unroll 1
+  for (int begin = 0;;) {
+#pragma unroll
+    for (int j = 0; j < kItems; ++j) {
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {
+        const float of_part = __shfl_sync(~0u, weight[j], begin + n);
+#pragma unroll
+        for (int i = 0; i < C::kColumns; ++i) o[j][i] = fmaf(of_part, parts[j][n][i], o[j][i]);
+      }
+    }
+    begin += kAtOnce;
+    if (begin >= count) break;
+    read(begin);
+  }
+#pragma unroll
+  for (int j = 0; j < kItems; ++j)
+    if (item[j] < items) sm80::write_row<C>(args, u, row(j), top[j], sum[j], o[j], column(j));
+}
+
+// All rows of a unit from `count` parts, by all that multiply.
 template <typename C, typename At>
 __device__ __forceinline__ void join_wide_rows(const sm80::SplitArgs& args, const sm80::Unit& u, int count,
                                                const At& at) {
+  constexpr int kStride = C::kWorkers / 32;
+  const int items = u.rows * C::kPieces;
 #pragma unroll 1
-  for (int n = worker<C>() / 32; n < u.rows * C::kPieces; n += C::kWorkers / 32)
-    sm80::join_row<C>(args, u, n / C::kPieces, count, at, n % C::kPieces * 128);
+  for (int n = worker<C>() / 32; n < items; n += 4 * kStride)
+    join_wide_items<C>(args, u, {n, n + kStride, n + 2 * kStride, n + 3 * kStride}, items, count, at);
 }
 
 // 128 columns of a row, from column0 on, by the whole block: every warp adds up each kWarps-th part, and what

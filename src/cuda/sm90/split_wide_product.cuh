@@ -82,13 +82,13 @@ struct WideProducts {
   __device__ __forceinline__ void lay_down(WideShared<C>& shared, int turn) const {
 #pragma unroll
     for (int i = 0; i < kScores / 4; ++i)
-      shared.sums[turn][group][i][threadIdx.x % 128] =
+      shared.exchange.sums[turn][group][i][threadIdx.x % 128] =
           make_float4(r_s[4 * i], r_s[4 * i + 1], r_s[4 * i + 2], r_s[4 * i + 3]);
   }
   __device__ __forceinline__ void take_up(const WideShared<C>& shared, int turn) {
 #pragma unroll
     for (int i = 0; i < kScores / 4; ++i) {
-      const float4 other = shared.sums[turn][1 - group][i][threadIdx.x % 128];
+      const float4 other = shared.exchange.sums[turn][1 - group][i][threadIdx.x % 128];
       r_s[4 * i] += other.x, r_s[4 * i + 1] += other.y, r_s[4 * i + 2] += other.z, r_s[4 * i + 3] += other.w;
     }
   }
@@ -124,29 +124,40 @@ struct WideProducts {
  private:
   __device__ __forceinline__ void load_queries(const sm80::SplitArgs& args, WideShared<C>& shared,
                                                const sm80::Unit& u) const {
-    const ForwardParams& p = args.params;
-    constexpr int kChunks = C::kDim / 8;
-    const int dim = static_cast<int>(p.head_dim);
-#pragma unroll 2
-    for (int n = worker<C>(); n < C::kRows * kChunks; n += C::kWorkers) {
-      const int r = n / kChunks, column = (n - r * kChunks) * 8, query = u.query(args, r);
-      uint4 words = make_uint4(0, 0, 0, 0);
-      if (r < u.rows && query < u.w.len_q && column < dim) {
-        const T* g_q = static_cast<const T*>(p.q.data) +
-                       p.q.at(u.w.batch, u.w.q_begin + query, u.head(args, r)) + column;
-        if (column + 8 <= dim) {
-          words = *reinterpret_cast<const uint4*>(g_q);
-        } else {
-          uint32_t parts[4] = {};
+    constexpr int kChunks = C::kDim / 8, kOfThread = C::kRows * kChunks / C::kWorkers;
+    constexpr int kAtOnce = kOfThread % 6 == 0 ? 6 : 4;  // on their way from memory
+    static_assert(kOfThread % kAtOnce == 0);
+#pragma unroll 1
+    for (int base = 0; base < kOfThread; base += kAtOnce) {
+      uint4 words[kAtOnce];
 #pragma unroll
-          for (int i = 0; i < 8; ++i)
-            if (column + i < dim)
-              parts[i / 2] |= static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(g_q)[i]) << i % 2 * 16;
-          words = make_uint4(parts[0], parts[1], parts[2], parts[3]);
-        }
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int n = worker<C>() + (base + i) * C::kWorkers, r = n / kChunks;
+        words[i] = query_chunk(args, u, r, (n - r * kChunks) * 8);
       }
-      *reinterpret_cast<uint4*>(shared.q + C::QTile::chunk_offset(r, column / 8)) = words;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int n = worker<C>() + (base + i) * C::kWorkers, r = n / kChunks;
+        *reinterpret_cast<uint4*>(shared.q + C::QTile::chunk_offset(r, n - r * kChunks)) = words[i];
+      }
     }
+  }
+
+  // Eight columns of a row of Q; zeros where there are none.
+  static __device__ __forceinline__ uint4 query_chunk(const sm80::SplitArgs& args, const sm80::Unit& u, int r,
+                                                      int column) {
+    const ForwardParams& p = args.params;
+    const int dim = static_cast<int>(p.head_dim), query = u.query(args, r);
+    if (r >= u.rows || query >= u.w.len_q || column >= dim) return make_uint4(0, 0, 0, 0);
+    const T* g_q =
+        static_cast<const T*>(p.q.data) + p.q.at(u.w.batch, u.w.q_begin + query, u.head(args, r)) + column;
+    if (column + 8 <= dim) return *reinterpret_cast<const uint4*>(g_q);
+    uint32_t parts[4] = {};
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      if (column + i < dim)
+        parts[i / 2] |= static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(g_q)[i]) << i % 2 * 16;
+    return make_uint4(parts[0], parts[1], parts[2], parts[3]);
   }
 };
 
