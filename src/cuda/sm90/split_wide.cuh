@@ -58,9 +58,9 @@ __device__ __forceinline__ void multiply_pieces(const WideArgs& args, WideShared
   WideProducts<C> products;
   StageRing<C> ring;
   int turn = 0;
+  wait_for_first_piece<C>();
 #pragma unroll 1
   for (int number = 0;; number = number + 1 == WideShared<C>::kPieces ? 0 : number + 1) {
-    ptx::mbarrier_wait(&shared.full[ring.stage], ring.parity);
     const sm80::Piece& piece = shared.pieces[number];
     int left = __shfl_sync(~0u, piece.count, 0);
     if (left == 0) return;
@@ -100,6 +100,8 @@ __global__ void __launch_bounds__(C::kThreads, 1) split_wide_forward(const __gri
       ptx::mbarrier_init(&shared.full[n], C::kCopiers);
       ptx::mbarrier_init(&shared.empty[n], C::kWorkers / 32);
     }
+    if constexpr (C::kTurns)
+      for (ptx::Mbarrier& handed : shared.exchange.handed) ptx::mbarrier_init(&handed, 4);
   }
   __syncthreads();
   ptx::grid_wait();

@@ -21,6 +21,7 @@ struct WideSizes {
   // A warpgroup that copies, then two that multiply.
   static constexpr int kWarps = 12, kThreads = 32 * kWarps, kCopiers = 128, kWorkers = kThreads - kCopiers;
   static constexpr int kCopierRegisters = 56, kWorkerRegisters = 224;
+  static constexpr bool kInTeams = true;
   static constexpr int kGroups = 1, kTileKeys = kKeys;  // all warps work on the same keys
   static constexpr int kHalf = kDimV / 2;               // columns of O of a warpgroup
   // Where parts are joined: columns of a lane; pieces of 128 columns of a row.
@@ -48,9 +49,10 @@ struct WideConfig : WideSizes<Element, kDim, kDimV, kKeys, kStages, false> {
 };
 
 // S of a step is one warpgroup's, of the next step the other's (split_wide_turns.cuh).
-template <typename Element, int kDim, int kDimV, int kKeys, int kStages, bool kValuesInKeys = false>
+template <typename Element, int kDim, int kDimV, int kKeys, int kStages, bool kValuesInKeys = false,
+          bool kEarly_ = true>
 struct TurnsConfig : WideSizes<Element, kDim, kDimV, kKeys, kStages, kValuesInKeys> {
-  static constexpr bool kTurns = true;
+  static constexpr bool kTurns = true, kEarly = kEarly_;
   // From each thread to its counterpart in the other warpgroup: of a step, its weights and the maxima of its
   // rows; at the end of a unit, its sums.
   struct Exchange {
@@ -59,6 +61,7 @@ struct TurnsConfig : WideSizes<Element, kDim, kDimV, kKeys, kStages, kValuesInKe
       float2 sums[2][128];
     };
     float2 tops[128];
+    ptx::Mbarrier handed[2];  // weights of even and of odd steps: counting warps
   };
   static_assert(kStages >= 2 && kKeys >= 32);
 };
@@ -82,8 +85,8 @@ struct WideShared {
   int32_t full_first, full_last;  // keys that every row of the unit sees
   float beyond;                   // tile/work.cuh
   int32_t scanned[C::kWarps];     // sums of scan_block
-  // What copies have begun, for the products behind them: written before the first stage of a piece is
-  // filled.
+  // What copies have begun, for the products behind them: of the first one they are told, the others are
+  // written before the last stage of the piece before is filled.
   static constexpr int kPieces = C::kStages + 4;
   sm80::Piece pieces[kPieces];
   sm80::ShareStart found;
@@ -100,6 +103,15 @@ struct StageRing {
     return stage + 1 == C::kStages ? StageRing{0, parity ^ 1} : StageRing{stage + 1, parity};
   }
 };
+
+template <typename C>
+__device__ __forceinline__ void tell_first_piece() {
+  ptx::barrier_arrive(4, C::kThreads);
+}
+template <typename C>
+__device__ __forceinline__ void wait_for_first_piece() {
+  ptx::barrier_sync(4, C::kThreads);
+}
 
 // Of the warps that multiply: all of them, and a thread's number among them.
 template <typename C>

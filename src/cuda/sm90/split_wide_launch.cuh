@@ -2,6 +2,7 @@
 #ifndef TILEWISE_CUDA_SM90_SPLIT_WIDE_LAUNCH_H_
 #define TILEWISE_CUDA_SM90_SPLIT_WIDE_LAUNCH_H_
 
+#include <cstdlib>
 #include "cuda/sm80/split_launch.cuh"
 #include "cuda/sm90/split_wide.cuh"
 
@@ -9,13 +10,33 @@ namespace tilewise::sm90 {
 
 constexpr int kMostParts = 3;  // of a unit that its own blocks join
 
+// Shares that end where units do leave fewer parts to join, which is worth some per cent of a block's work.
+template <typename C>
+int least_share(const WideArgs& args) {
+  const int least = std::max(1, sm80::kLeastShare / C::kKeys), groups = args.span.groups;
+  if (!args.uniform || groups == 0) return least;
+  const int share = std::max(least, (args.total + args.teams - 1) / args.teams);
+  const int parts = std::max(1, groups / share);
+  const int even = share > groups ? (share + groups - 1) / groups * groups : (groups + parts - 1) / parts;
+  return even * 100 <= share * 107 ? even : least;
+}
+
 template <typename C>
 cudaError_t launch_wide(const ForwardParams& p, const cuda::Call& call) {
   static_assert(sizeof(WideShared<C>) <= sm80::kSharedOfHopper);
   WideArgs args;
   static_cast<sm80::SplitArgs&>(args) = sm80::split_args<C>(p, call);
   if (args.entries == 0) return cudaSuccess;
-  const int blocks = std::min(call.multiprocessors, cuda::kSplitBlocks);
+  const int most = std::min(call.multiprocessors, cuda::kSplitBlocks), heads = static_cast<int>(p.heads_kv);
+  // Teams where they leave few blocks idle.
+  const bool in_teams = heads > 1 && most / heads * heads * 100 >= most * 85 && !(getenv("TW_FORM") && getenv("TW_FORM")[0] == '3');
+  const int team = in_teams ? heads : 1, blocks = most / team * team;
+  args.team = tile::FastDivide(team);
+  args.teams = blocks / team;
+  args.line_heads = heads / team;
+  args.heads = tile::FastDivide(args.line_heads);
+  args.total /= team;
+  args.least_share = least_share<C>(args);
   const int64_t units = int64_t{args.entries} / std::max(1, args.chunks) * args.params.heads_kv;
   // One block joins two or three parts well, and not many.
   if (args.chunks == 0 && units * kMostParts < blocks)
@@ -24,9 +45,9 @@ cudaError_t launch_wide(const ForwardParams& p, const cuda::Call& call) {
   const cudaError_t error = cuda::launch_early(split_wide_forward<C>, blocks, C::kThreads,
                                                sizeof(WideShared<C>), call.stream, args);
   if (error != cudaSuccess || (args.chunks == 0 && !args.cuts)) return error;
-  const int slices = std::min(args.part_rows * C::kPieces, 64);
+  const int64_t items = args.part_rows * C::kPieces, slices = std::min(items, std::max<int64_t>(64, 512 / units));
   return cuda::launch_early(split_wide_join<C>, std::min<int64_t>(units * slices, 1 << 20), C::kThreads, 0,
-                            call.stream, args, units, slices);
+                            call.stream, args, units, static_cast<int>(slices));
 }
 
 // 0 bytes: asking loads the kernel.
@@ -44,8 +65,19 @@ struct WideRow {
   static cudaError_t prepare() { return prepare_wide<C>(); }
 };
 
+template <typename A, typename B>
+struct EitherRow {
+  static bool other() { const char* f = getenv("TW_FORM"); return f && f[0] == '1'; }
+  static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
+    return other() ? launch_wide<B>(p, call) : launch_wide<A>(p, call);
+  }
+  static cudaError_t prepare() {
+    const cudaError_t error = prepare_wide<A>();
+    return error == cudaSuccess ? prepare_wide<B>() : error;
+  }
+};
 // Latent attention: where v is the beginning of k's rows, one of the two builds, else the other.
-template <typename InKeys, typename Apart>
+template <typename InKeys, typename Apart, typename InKeysB = InKeys, typename InKeysC = InKeys>
 struct LatentRow {
   static bool in_keys(const ForwardParams& p) {
     const auto same = [](int64_t extent, int64_t a, int64_t b) { return extent <= 1 || a == b; };
@@ -53,10 +85,12 @@ struct LatentRow {
            same(p.heads_kv, p.k.head_stride, p.v.head_stride) && p.k.batch_stride == p.v.batch_stride;
   }
   static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
+    if (const char* f = getenv("TW_FORM"); in_keys(p) && f && f[0] == '2') return launch_wide<InKeysC>(p, call);
+    if (in_keys(p) && EitherRow<Apart, Apart>::other()) return launch_wide<InKeysB>(p, call);
     return in_keys(p) ? launch_wide<InKeys>(p, call) : launch_wide<Apart>(p, call);
   }
   static cudaError_t prepare() {
-    const cudaError_t error = prepare_wide<InKeys>();
+    const cudaError_t error = prepare_wide<InKeys>(); (void)prepare_wide<InKeysB>(); (void)prepare_wide<InKeysC>();
     return error == cudaSuccess ? prepare_wide<Apart>() : error;
   }
 };
