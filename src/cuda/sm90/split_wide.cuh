@@ -100,8 +100,6 @@ __global__ void __launch_bounds__(C::kThreads, 1) split_wide_forward(const __gri
       ptx::mbarrier_init(&shared.full[n], C::kCopiers);
       ptx::mbarrier_init(&shared.empty[n], C::kWorkers / 32);
     }
-    if constexpr (C::kTurns)
-      for (ptx::Mbarrier& handed : shared.exchange.handed) ptx::mbarrier_init(&handed, 4);
   }
   __syncthreads();
   ptx::grid_wait();

@@ -2,7 +2,7 @@
 
 namespace tilewise::sm90 {
 namespace {
-using WideUnit = EitherRow<WideConfig<__nv_bfloat16, 128, 128, 64, 4>, TurnsConfig<__nv_bfloat16, 128, 128, 64, 5>>;
+using WideUnit = WideRow<WideConfig<__nv_bfloat16, 128, 128, 64, 4>>;
 }
 }  // namespace tilewise::sm90
 

@@ -3,7 +3,7 @@
 namespace tilewise::sm90 {
 namespace {
 using WideUnit =
-    LatentRow<TurnsConfig<__nv_bfloat16, 576, 512, 64, 2, true, false>, TurnsConfig<__nv_bfloat16, 576, 512, 32, 2>, TurnsConfig<__nv_bfloat16, 576, 512, 64, 2, true, true>, TurnsConfig<__nv_bfloat16, 576, 512, 32, 4, true, true>>;
+    LatentRow<TurnsConfig<__nv_bfloat16, 576, 512, 64, 2, true>, TurnsConfig<__nv_bfloat16, 576, 512, 32, 2>>;
 }
 }  // namespace tilewise::sm90
 

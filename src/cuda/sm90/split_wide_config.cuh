@@ -49,10 +49,9 @@ struct WideConfig : WideSizes<Element, kDim, kDimV, kKeys, kStages, false> {
 };
 
 // S of a step is one warpgroup's, of the next step the other's (split_wide_turns.cuh).
-template <typename Element, int kDim, int kDimV, int kKeys, int kStages, bool kValuesInKeys = false,
-          bool kEarly_ = true>
+template <typename Element, int kDim, int kDimV, int kKeys, int kStages, bool kValuesInKeys = false>
 struct TurnsConfig : WideSizes<Element, kDim, kDimV, kKeys, kStages, kValuesInKeys> {
-  static constexpr bool kTurns = true, kEarly = kEarly_;
+  static constexpr bool kTurns = true;
   // From each thread to its counterpart in the other warpgroup: of a step, its weights and the maxima of its
   // rows; at the end of a unit, its sums.
   struct Exchange {
@@ -61,7 +60,6 @@ struct TurnsConfig : WideSizes<Element, kDim, kDimV, kKeys, kStages, kValuesInKe
       float2 sums[2][128];
     };
     float2 tops[128];
-    ptx::Mbarrier handed[2];  // weights of even and of odd steps: counting warps
   };
   static_assert(kStages >= 2 && kKeys >= 32);
 };
@@ -106,11 +104,11 @@ struct StageRing {
 
 template <typename C>
 __device__ __forceinline__ void tell_first_piece() {
-  ptx::barrier_arrive(4, C::kThreads);
+  ptx::barrier_arrive(2, C::kThreads);
 }
 template <typename C>
 __device__ __forceinline__ void wait_for_first_piece() {
-  ptx::barrier_sync(4, C::kThreads);
+  ptx::barrier_sync(2, C::kThreads);
 }
 
 // Of the warps that multiply: all of them, and a thread's number among them.

@@ -48,8 +48,8 @@ struct JoinedRows {
   static constexpr uint32_t kReal = 1, kSpoiled = 2;  // a query that exists; O is not finite
   int64_t at[C::kRows];
   uint32_t state[C::kRows];
-  static constexpr int kWeights = (C::QTile::kBytes - 12 * C::kRows) / 4;
-  float weight[kWeights];  // part by part
+  static constexpr int kWeights = (C::QTile::kBytes - 12 * C::kRows) / 8;
+  float weight[kWeights], sum[kWeights];  // part by part
 };
 
 // Row i of them, r of the unit, by one thread.
@@ -65,11 +65,12 @@ __device__ __forceinline__ void weigh_parts(const sm80::SplitArgs& args, const s
   for (int n = 0; n < count; ++n) {
     const float of_part = __ldcg(at(n).top() + r);
     rows.weight[n * pitch + i] = of_part;
+    rows.sum[n * pitch + i] = __ldcg(at(n).sum() + r);
     top = fmaxf(top, of_part);
   }
 #pragma unroll 4
   for (int n = 0; n < count; ++n)
-    sum = fmaf(sm80::part_weight(rows.weight[n * pitch + i], top), __ldcg(at(n).sum() + r), sum);
+    sum = fmaf(sm80::part_weight(rows.weight[n * pitch + i], top), rows.sum[n * pitch + i], sum);
   const bool sees = real && sum != 0.0f;
   const float sink = p.sinks && real ? p.sinks[head * p.sinks_stride] : kNegativeInfinity;
   const sm80::SplitEnd end(top, sum, sink);

@@ -2,7 +2,6 @@
 #ifndef TILEWISE_CUDA_SM90_SPLIT_WIDE_LAUNCH_H_
 #define TILEWISE_CUDA_SM90_SPLIT_WIDE_LAUNCH_H_
 
-#include <cstdlib>
 #include "cuda/sm80/split_launch.cuh"
 #include "cuda/sm90/split_wide.cuh"
 
@@ -14,22 +13,32 @@ constexpr int kMostParts = 3;  // of a unit that its own blocks join
 template <typename C>
 int least_share(const WideArgs& args) {
   const int least = std::max(1, sm80::kLeastShare / C::kKeys), groups = args.span.groups;
-  if (!args.uniform || groups == 0) return least;
+  if (!C::kTurns || !args.uniform || groups == 0) return least;
   const int share = std::max(least, (args.total + args.teams - 1) / args.teams);
   const int parts = std::max(1, groups / share);
   const int even = share > groups ? (share + groups - 1) / groups * groups : (groups + parts - 1) / parts;
   return even * 100 <= share * 107 ? even : least;
 }
 
+// One key head of many query heads: a key head for each 64 of them, all in the same place, so that blocks of
+// a team share their keys.
+inline ForwardParams by_tiles_of_heads(ForwardParams p) {
+  if (p.heads_kv != 1 || p.heads_q == cuda::kWideRows || p.heads_q % cuda::kWideRows) return p;
+  p.heads_kv = p.heads_q / cuda::kWideRows;
+  p.k.head_stride = p.v.head_stride = 0;
+  return p;
+}
+
 template <typename C>
-cudaError_t launch_wide(const ForwardParams& p, const cuda::Call& call) {
+cudaError_t launch_wide(const ForwardParams& all, const cuda::Call& call) {
   static_assert(sizeof(WideShared<C>) <= sm80::kSharedOfHopper);
+  const ForwardParams p = by_tiles_of_heads(all);
   WideArgs args;
   static_cast<sm80::SplitArgs&>(args) = sm80::split_args<C>(p, call);
   if (args.entries == 0) return cudaSuccess;
   const int most = std::min(call.multiprocessors, cuda::kSplitBlocks), heads = static_cast<int>(p.heads_kv);
   // Teams where they leave few blocks idle.
-  const bool in_teams = heads > 1 && most / heads * heads * 100 >= most * 85 && !(getenv("TW_FORM") && getenv("TW_FORM")[0] == '3');
+  const bool in_teams = heads > 1 && most / heads * heads * 100 >= most * 85;
   const int team = in_teams ? heads : 1, blocks = most / team * team;
   args.team = tile::FastDivide(team);
   args.teams = blocks / team;
@@ -65,19 +74,8 @@ struct WideRow {
   static cudaError_t prepare() { return prepare_wide<C>(); }
 };
 
-template <typename A, typename B>
-struct EitherRow {
-  static bool other() { const char* f = getenv("TW_FORM"); return f && f[0] == '1'; }
-  static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
-    return other() ? launch_wide<B>(p, call) : launch_wide<A>(p, call);
-  }
-  static cudaError_t prepare() {
-    const cudaError_t error = prepare_wide<A>();
-    return error == cudaSuccess ? prepare_wide<B>() : error;
-  }
-};
 // Latent attention: where v is the beginning of k's rows, one of the two builds, else the other.
-template <typename InKeys, typename Apart, typename InKeysB = InKeys, typename InKeysC = InKeys>
+template <typename InKeys, typename Apart>
 struct LatentRow {
   static bool in_keys(const ForwardParams& p) {
     const auto same = [](int64_t extent, int64_t a, int64_t b) { return extent <= 1 || a == b; };
@@ -85,12 +83,10 @@ struct LatentRow {
            same(p.heads_kv, p.k.head_stride, p.v.head_stride) && p.k.batch_stride == p.v.batch_stride;
   }
   static cudaError_t launch(const ForwardParams& p, const cuda::Call& call) {
-    if (const char* f = getenv("TW_FORM"); in_keys(p) && f && f[0] == '2') return launch_wide<InKeysC>(p, call);
-    if (in_keys(p) && EitherRow<Apart, Apart>::other()) return launch_wide<InKeysB>(p, call);
     return in_keys(p) ? launch_wide<InKeys>(p, call) : launch_wide<Apart>(p, call);
   }
   static cudaError_t prepare() {
-    const cudaError_t error = prepare_wide<InKeys>(); (void)prepare_wide<InKeysB>(); (void)prepare_wide<InKeysC>();
+    const cudaError_t error = prepare_wide<InKeys>();
     return error == cudaSuccess ? prepare_wide<Apart>() : error;
   }
 };

@@ -4,6 +4,7 @@
 #ifndef TILEWISE_CUDA_SM90_SPLIT_WIDE_PRODUCT_H_
 #define TILEWISE_CUDA_SM90_SPLIT_WIDE_PRODUCT_H_
 
+#include "cuda/ptx/cp_async.cuh"
 #include "cuda/ptx/wgmma_narrow.cuh"
 #include "cuda/sm80/split_rows.cuh"
 #include "cuda/sm80/split_softmax.cuh"
@@ -124,40 +125,25 @@ struct WideProducts {
  private:
   __device__ __forceinline__ void load_queries(const sm80::SplitArgs& args, WideShared<C>& shared,
                                                const sm80::Unit& u) const {
-    constexpr int kChunks = C::kDim / 8, kOfThread = C::kRows * kChunks / C::kWorkers;
-    constexpr int kAtOnce = kOfThread % 6 == 0 ? 6 : 4;  // on their way from memory
-    static_assert(kOfThread % kAtOnce == 0);
-#pragma unroll 1
-    for (int base = 0; base < kOfThread; base += kAtOnce) {
-      uint4 words[kAtOnce];
+    const ForwardParams& p = args.params;
+    constexpr int kWarps = C::kWorkers / 32, kChunks = C::kDim / 8;
+    const int lane = threadIdx.x % 32, bytes = 2 * static_cast<int>(p.head_dim);
+#pragma unroll 4
+    for (int i = 0; i < C::kRows / kWarps; ++i) {
+      const int r = worker<C>() / 32 + i * kWarps, query = u.query(args, r);
+      const bool real = r < u.rows && query < u.w.len_q;
+      const T* g_q = static_cast<const T*>(p.q.data);
+      if (real) g_q += p.q.at(u.w.batch, u.w.q_begin + query, u.head(args, r));
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int n = worker<C>() + (base + i) * C::kWorkers, r = n / kChunks;
-        words[i] = query_chunk(args, u, r, (n - r * kChunks) * 8);
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int n = worker<C>() + (base + i) * C::kWorkers, r = n / kChunks;
-        *reinterpret_cast<uint4*>(shared.q + C::QTile::chunk_offset(r, n - r * kChunks)) = words[i];
+      for (int chunk = lane; chunk < (kChunks + 31) / 32 * 32; chunk += 32) {
+        const int some = real ? min(max(bytes - 16 * chunk, 0), 16) : 0;
+        if (chunk < kChunks)
+          ptx::cp_async_16(ptx::shared_address(shared.q) + C::QTile::chunk_offset(r, chunk),
+                           some > 0 ? g_q + 8 * chunk : static_cast<const T*>(p.q.data), some);
       }
     }
-  }
-
-  // Eight columns of a row of Q; zeros where there are none.
-  static __device__ __forceinline__ uint4 query_chunk(const sm80::SplitArgs& args, const sm80::Unit& u, int r,
-                                                      int column) {
-    const ForwardParams& p = args.params;
-    const int dim = static_cast<int>(p.head_dim), query = u.query(args, r);
-    if (r >= u.rows || query >= u.w.len_q || column >= dim) return make_uint4(0, 0, 0, 0);
-    const T* g_q =
-        static_cast<const T*>(p.q.data) + p.q.at(u.w.batch, u.w.q_begin + query, u.head(args, r)) + column;
-    if (column + 8 <= dim) return *reinterpret_cast<const uint4*>(g_q);
-    uint32_t parts[4] = {};
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-      if (column + i < dim)
-        parts[i / 2] |= static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(g_q)[i]) << i % 2 * 16;
-    return make_uint4(parts[0], parts[1], parts[2], parts[3]);
+    ptx::cp_async_commit();
+    ptx::cp_async_wait<0>();
   }
 };
 

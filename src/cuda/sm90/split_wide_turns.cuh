@@ -9,8 +9,6 @@
 #ifndef TILEWISE_CUDA_SM90_SPLIT_WIDE_TURNS_H_
 #define TILEWISE_CUDA_SM90_SPLIT_WIDE_TURNS_H_
 
-#include "cuda/ptx/barrier_vote.cuh"
-#include "cuda/ptx/mbarrier_look.cuh"
 #include "cuda/sm90/split_wide_end.cuh"
 #include "cuda/sm90/split_wide_product.cuh"
 
@@ -22,10 +20,8 @@ struct TurnProducts : WideProducts<C> {
   using T = typename C::Element;
   using Base::kScores, Base::r_s, Base::r_o, Base::top, Base::sum, Base::group;
 
-  // Begins S of a step, when its keys are there.
-  __device__ __forceinline__ void start_scores(WideShared<C>& shared, const StageRing<C>& ring) {
-    ptx::mbarrier_wait(&shared.full[ring.stage], ring.parity);
-    ptx::fence_async_shared();  // cp.async has written by way of ordinary memory accesses
+  // S of a step: when its keys are there, until it is done.
+  __device__ __forceinline__ void make_scores(WideShared<C>& shared, const StageRing<C>& ring) {
     const uint32_t q = C::QTile::k_major(shared.q), k = C::KTile::k_major(shared.stage[ring.stage]);
     ptx::wgmma_fence();
 #pragma unroll
@@ -33,19 +29,8 @@ struct TurnProducts : WideProducts<C> {
       ptx::Wgmma<C::kKeys, T>::ss(r_s, tile::descriptor(q + C::QTile::k_major_step(i)),
                                   tile::descriptor(k + C::KTile::k_major_step(i)), i != 0);
     ptx::wgmma_commit();
-  }
-
-  // Of a step that the other warpgroup weighs, and the next one, of which this one makes the scores: whether
-  // the next one's keys are there before the weights are. The same in all of the warpgroup.
-  __device__ __forceinline__ bool keys_come_first(WideShared<C>& shared, const StageRing<C>& next, int turn,
-                                                  uint32_t parity) const {
-    while (C::kEarly) {
-      if (ptx::barrier_all(2 + group, 128, ptx::mbarrier_ended(&shared.full[next.stage], next.parity)))
-        return true;
-      if (ptx::barrier_all(2 + group, 128, ptx::mbarrier_ended(&shared.exchange.handed[turn], parity)))
-        break;
-    }
-    return false;
+    ptx::wgmma_wait<0>();
+    ptx::pin(r_s);
   }
 
   // The counterpart's slot is read before it is written again: it belongs to two threads, in turns.
@@ -57,12 +42,11 @@ struct TurnProducts : WideProducts<C> {
       shared.exchange.weights[i][thread] =
           make_uint4(r_p[4 * i], r_p[4 * i + 1], r_p[4 * i + 2], r_p[4 * i + 3]);
     shared.exchange.tops[thread] = make_float2(top[0], top[1]);
-    __syncwarp();
-    if (thread % 32 == 0) ptx::mbarrier_arrive(&shared.exchange.handed[turn]);
+    ptx::barrier_arrive(handed(turn), 64);
   }
-  __device__ __forceinline__ void take_over(WideShared<C>& shared, uint32_t (&r_p)[kScores / 2], int turn,
-                                            uint32_t parity) {
-    ptx::mbarrier_wait(&shared.exchange.handed[turn], parity);
+  __device__ __forceinline__ void take_over(const WideShared<C>& shared, uint32_t (&r_p)[kScores / 2],
+                                            int turn) {
+    ptx::barrier_sync(handed(turn), 64);
     const int thread = threadIdx.x % 128;
     const float2 tops = shared.exchange.tops[thread];
 #pragma unroll
@@ -94,6 +78,12 @@ struct TurnProducts : WideProducts<C> {
     sum[0] = even.x + odd.x;
     sum[1] = even.y + odd.y;
   }
+
+ private:
+  // Of a warp and its counterpart.
+  static __device__ __forceinline__ int handed(int turn) {
+    return 3 + 4 * turn + static_cast<int>(threadIdx.x) % 128 / 32;
+  }
 };
 
 template <typename C>
@@ -101,8 +91,6 @@ __device__ __forceinline__ void multiply_in_turns(const WideArgs& args, WideShar
   TurnProducts<C> products;
   StageRing<C> ring;
   int turn = 0;
-  uint32_t handed = 0;  // parity of the step's exchange.handed
-  bool scored = false;  // S of this warpgroup's next step has been made
   wait_for_first_piece<C>();
 #pragma unroll 1
   for (int number = 0;; number = number + 1 == WideShared<C>::kPieces ? 0 : number + 1) {
@@ -115,39 +103,21 @@ __device__ __forceinline__ void multiply_in_turns(const WideArgs& args, WideShar
     meet_workers<C>();
 #pragma unroll 1
     for (int left = count; left > 0; --left) {
-      const StageRing<C> next = ring.next();
-      const uint32_t v = C::VTile::mn_major(shared.stage[ring.stage] + C::kValuesAt);
       uint32_t r_p[C::kKeys / 4];
+      ptx::mbarrier_wait(&shared.full[ring.stage], ring.parity);
+      ptx::fence_async_shared();  // cp.async has written by way of ordinary memory accesses
       if (products.group == turn) {
-        if (!scored) {
-          products.start_scores(shared, ring);
-          ptx::wgmma_wait<0>();
-          ptx::pin(products.r_s);
-        }
+        products.make_scores(shared, ring);
         products.weigh(args, shared, key0, r_p);
         products.hand_over(shared, r_p, turn);
-        products.issue_values(r_p, v);
-        ptx::wgmma_wait<0>();
       } else {
-        ptx::mbarrier_wait(&shared.full[ring.stage], ring.parity);
-        ptx::fence_async_shared();
-        scored = left > 1 && products.keys_come_first(shared, next, turn, handed);
-        if (scored) {
-          products.start_scores(shared, next);
-          products.take_over(shared, r_p, turn, handed);
-          products.issue_values(r_p, v);
-          ptx::wgmma_wait<0>();
-          ptx::pin(products.r_s);
-        } else {
-          products.take_over(shared, r_p, turn, handed);
-          products.issue_values(r_p, v);
-          ptx::wgmma_wait<0>();
-        }
+        products.take_over(shared, r_p, turn);
       }
+      products.issue_values(r_p, C::VTile::mn_major(shared.stage[ring.stage] + C::kValuesAt));
+      ptx::wgmma_wait<0>();
       ptx::pin(products.r_o);
       if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&shared.empty[ring.stage]);
-      ring = next;
-      handed ^= turn;
+      ring = ring.next();
       turn = 1 - turn;
       key0 += C::kKeys;
     }
