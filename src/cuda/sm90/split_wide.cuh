@@ -2,9 +2,10 @@
 // head dims above 128. How keys are cut, scheduled and joined is sm80/split.cuh's; here all warps of a block
 // work on the same keys.
 //
-// Roles. A warpgroup copies keys into a ring of stages (cp.async), across the ends of units. Two multiply,
-// and share every step of kKeys keys: each sums S over half of head_dim and passes it to the other; both then
-// hold the same weights; each has half of O's columns.
+// Roles. A warpgroup copies keys into a ring of stages (cp.async), across the ends of units. Two multiply;
+// each has half of O's columns. To head dim 128 they share every step of kKeys keys: each sums S over half of
+// head_dim and passes it to the other; both then hold the same weights. What follows is of that form; wider
+// heads have steps in turns (split_wide_turns.cuh).
 //
 //   S = Q K^T     wgmma, of the next step, while this one's weights are made
 //   P = 2^(S - m) m the running maximum of the row; O falls where it rises

@@ -7,4 +7,4 @@ using WideUnit =
 }
 }  // namespace tilewise::sm90
 
-TILEWISE_SM90_WIDE(forward_sm90_bf16_d576_512_64x32_split_simple)
+TILEWISE_SM90_WIDE(forward_sm90_bf16_d576_512_64x64_split_simple)

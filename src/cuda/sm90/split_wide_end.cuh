@@ -97,8 +97,7 @@ __device__ __forceinline__ void finish_wide_unit(const WideArgs& args, WideShare
   }
   meet_workers<C>();
   if (!shared.last) return;
-  join_wide_rows<C>(args, shared, u, shared.blocks,
-                    PartsOfBlocks<C>{args, shared.first_block});
+  join_wide_rows<C>(args, shared, u, shared.blocks, PartsOfBlocks<C>{args, shared.first_block});
 }
 
 }  // namespace tilewise::sm90

@@ -2,9 +2,8 @@
 
 namespace tilewise::sm90 {
 namespace {
-using WideUnit =
-    LatentRow<TurnsConfig<__half, 576, 512, 64, 2, true>, TurnsConfig<__half, 576, 512, 32, 2>>;
+using WideUnit = LatentRow<TurnsConfig<__half, 576, 512, 64, 2, true>, TurnsConfig<__half, 576, 512, 32, 2>>;
 }
 }  // namespace tilewise::sm90
 
-TILEWISE_SM90_WIDE(forward_sm90_f16_d576_512_64x32_split_simple)
+TILEWISE_SM90_WIDE(forward_sm90_f16_d576_512_64x64_split_simple)

@@ -107,8 +107,8 @@ __device__ __forceinline__ void write_columns(const sm80::SplitArgs& args, int64
   }
 }
 
-// All rows of a unit from `count` parts, by all that multiply, when nobody reads Q any more. A thread has four
-// columns of several rows, and asks for all of them before it needs one.
+// All rows of a unit from `count` parts, by all that multiply, when nobody reads Q any more. A thread has
+// four columns of several rows, and asks for all of them before it needs one.
 template <typename C, typename At>
 __device__ __forceinline__ void join_wide_rows(const sm80::SplitArgs& args, WideShared<C>& shared,
                                                const sm80::Unit& u, int count, const At& at) {
@@ -136,8 +136,8 @@ __device__ __forceinline__ void join_wide_rows(const sm80::SplitArgs& args, Wide
           const float* g_o = at(min(n + m, count - 1)).o(row0) + column;
 #pragma unroll
           for (int j = 0; j < kRowsAtOnce; ++j)
-            parts[m][j] = __ldcg(reinterpret_cast<const float4*>(
-                g_o + min(first + j * kStride, end - 1) * C::kDimV));
+            parts[m][j] =
+                __ldcg(reinterpret_cast<const float4*>(g_o + min(first + j * kStride, end - 1) * C::kDimV));
         }
 #pragma unroll
         for (int m = 0; m < kPartsAtOnce; ++m) {

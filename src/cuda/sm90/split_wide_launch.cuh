@@ -54,7 +54,8 @@ cudaError_t launch_wide(const ForwardParams& all, const cuda::Call& call) {
   const cudaError_t error = cuda::launch_early(split_wide_forward<C>, blocks, C::kThreads,
                                                sizeof(WideShared<C>), call.stream, args);
   if (error != cudaSuccess || (args.chunks == 0 && !args.cuts)) return error;
-  const int64_t items = args.part_rows * C::kPieces, slices = std::min(items, std::max<int64_t>(64, 512 / units));
+  const int64_t items = args.part_rows * C::kPieces,
+                slices = std::min(items, std::max<int64_t>(64, 512 / units));
   return cuda::launch_early(split_wide_join<C>, std::min<int64_t>(units * slices, 1 << 20), C::kThreads, 0,
                             call.stream, args, units, static_cast<int>(slices));
 }

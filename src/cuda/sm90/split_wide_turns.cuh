@@ -1,8 +1,7 @@
-// A wide block whose two multiplying warpgroups take steps in turns, for heads so wide that a stage is most
-// of shared memory. S and the weights of a step are one warpgroup's, of the next step the other's; both
-// multiply them with half of the values' columns each. A thread hands its weights to its counterpart, which
-// has the same rows and keys, in registers as it has them itself; the pairs of warps that so belong together
-// wait for each other alone.
+// A wide block whose two multiplying warpgroups take steps in turns, for head dims above 128. S and the
+// weights of a step are one warpgroup's, of the next step the other's; both multiply them with half of the
+// values' columns each. A thread hands its weights to its counterpart, which has the same rows and keys, in
+// registers as it has them itself; the pairs of warps that so belong together wait for each other alone.
 //
 // Scores of a step are begun when the values of the one before are done: a stage is given back to the copies
 // as soon as it can be, which is what counts where reading is what takes the time.
