@@ -3,7 +3,7 @@
 namespace tilewise::sm90 {
 namespace {
 using WideUnit =
-    LatentRow<TurnsConfig<__nv_bfloat16, 576, 512, 64, 2, true>, TurnsConfig<__nv_bfloat16, 576, 512, 32, 2>>;
+    LatentRow<WideConfig<__nv_bfloat16, 576, 512, 64, 2, true>, WideConfig<__nv_bfloat16, 576, 512, 32, 2>>;
 }
 }  // namespace tilewise::sm90
 

@@ -10,12 +10,14 @@
 
 namespace tilewise::sm90 {
 
-// kValuesInKeys: a key's value is the beginning of the key itself, and is not stored again.
-template <typename Element_, int kDim_, int kDimV_, int kKeys_, int kStages_, bool kValuesInKeys_>
-struct WideSizes {
+// kValuesInKeys: a key's value is the beginning of the key itself, and is not stored again. kEager: a step's
+// scores are made before the values of the step before (split_wide_turns.cuh), which takes more stages.
+template <typename Element_, int kDim_, int kDimV_, int kKeys_, int kStages_, bool kValuesInKeys_ = false,
+          bool kEager_ = false>
+struct WideConfig {
   using Element = Element_;
   using Stored = Element_;
-  static constexpr bool kValuesInKeys = kValuesInKeys_;
+  static constexpr bool kValuesInKeys = kValuesInKeys_, kEager = kEager_;
   static constexpr int kDim = kDim_, kDimV = kDimV_, kKeys = kKeys_, kStages = kStages_;
   static constexpr int kRows = cuda::kWideRows;
   // A warpgroup that copies, then two that multiply.
@@ -33,25 +35,6 @@ struct WideSizes {
   static constexpr int kStageBytes = KTile::kBytes + (kValuesInKeys ? 0 : VTile::kBytes);
   static __device__ __forceinline__ int part_rows(const sm80::SplitArgs& args) { return args.part_rows; }
   static_assert(kDim % 64 == 0 && kHalf % 64 == 0 && kDimV % 128 == 0 && kHalf <= 256 && kKeys % 16 == 0);
-  static_assert(!kValuesInKeys || kDimV <= kDim);
-};
-
-// Both warpgroups work on the same step: half of head_dim each in S (split_wide.cuh).
-template <typename Element, int kDim, int kDimV, int kKeys, int kStages>
-struct WideConfig : WideSizes<Element, kDim, kDimV, kKeys, kStages, false> {
-  static constexpr bool kTurns = false;
-  // Each warpgroup's sums over its half of head_dim, for the other: a thread's counterpart there has the same
-  // rows and keys. Two steps' worth.
-  struct Exchange {
-    float4 sums[2][2][kKeys / 8][128];
-  };
-  static_assert(kStages >= 3, "keys of the next step, values of this one, and copies under way");
-};
-
-// S of a step is one warpgroup's, of the next step the other's (split_wide_turns.cuh).
-template <typename Element, int kDim, int kDimV, int kKeys, int kStages, bool kValuesInKeys = false>
-struct TurnsConfig : WideSizes<Element, kDim, kDimV, kKeys, kStages, kValuesInKeys> {
-  static constexpr bool kTurns = true;
   // From each thread to its counterpart in the other warpgroup: of a step, its weights and the maxima of its
   // rows; at the end of a unit, its sums.
   struct Exchange {
@@ -61,7 +44,8 @@ struct TurnsConfig : WideSizes<Element, kDim, kDimV, kKeys, kStages, kValuesInKe
     };
     float2 tops[128];
   };
-  static_assert(kStages >= 2 && kKeys >= 32);
+  static_assert(!kValuesInKeys || kDimV <= kDim);
+  static_assert(kStages >= (kEager ? 3 : 2) && kKeys >= 32);
 };
 
 struct WideArgs : sm80::SplitArgs {

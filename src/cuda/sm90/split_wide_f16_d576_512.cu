@@ -2,7 +2,7 @@
 
 namespace tilewise::sm90 {
 namespace {
-using WideUnit = LatentRow<TurnsConfig<__half, 576, 512, 64, 2, true>, TurnsConfig<__half, 576, 512, 32, 2>>;
+using WideUnit = LatentRow<WideConfig<__half, 576, 512, 64, 2, true>, WideConfig<__half, 576, 512, 32, 2>>;
 }
 }  // namespace tilewise::sm90
 

@@ -13,7 +13,7 @@ constexpr int kMostParts = 3;  // of a unit that its own blocks join
 template <typename C>
 int least_share(const WideArgs& args) {
   const int least = std::max(1, sm80::kLeastShare / C::kKeys), groups = args.span.groups;
-  if (!C::kTurns || !args.uniform || groups == 0) return least;
+  if (!args.uniform || groups == 0) return least;
   const int share = std::max(least, (args.total + args.teams - 1) / args.teams);
   const int parts = std::max(1, groups / share);
   const int even = share > groups ? (share + groups - 1) / groups * groups : (groups + parts - 1) / parts;

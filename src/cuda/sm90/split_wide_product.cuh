@@ -5,7 +5,7 @@
 #define TILEWISE_CUDA_SM90_SPLIT_WIDE_PRODUCT_H_
 
 #include "cuda/ptx/cp_async.cuh"
-#include "cuda/ptx/wgmma_narrow.cuh"
+#include "cuda/ptx/wgmma.cuh"
 #include "cuda/sm80/split_rows.cuh"
 #include "cuda/sm80/split_softmax.cuh"
 #include "cuda/sm90/split_wide_config.cuh"
@@ -19,7 +19,7 @@ struct WideProducts {
 
   const int group;  // of the two warpgroups, in a uniform register
   float r_o[C::kHalf / 2];
-  float r_s[kScores];    // of a step: before they are put together, over this warpgroup's half of head_dim
+  float r_s[kScores];    // of a step
   float top[2], sum[2];  // sums are the lane's own until `finish`
 
   __device__ __forceinline__ WideProducts() : group(__shfl_sync(~0u, worker<C>() / 128, 0)) {}
@@ -56,42 +56,6 @@ struct WideProducts {
     }
 #pragma unroll
     for (float& o : r_o) o = 0.0f;
-  }
-
-  // Begins the sums of a step, when its keys are there.
-  __device__ __forceinline__ void start(WideShared<C>& shared, StageRing<C> ring, float (&r)[kScores]) const {
-    ptx::mbarrier_wait(&shared.full[ring.stage], ring.parity);
-    ptx::fence_async_shared();  // cp.async has written by way of ordinary memory accesses
-    issue_scores(r, C::QTile::k_major(shared.q), C::KTile::k_major(shared.stage[ring.stage]));
-  }
-
-  // S over this warpgroup's half of head_dim: of each panel of 64 columns the first 32 or the others.
-  __device__ __forceinline__ void issue_scores(float (&r)[kScores], uint32_t q, uint32_t k) const {
-    q += 4 * group;
-    k += 4 * group;
-    ptx::wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < C::kDim / 32; ++i) {
-      const int step = i / 2 * 4 + i % 2;
-      ptx::Wgmma<C::kKeys, T>::ss(r, tile::descriptor(q + C::QTile::k_major_step(step)),
-                                  tile::descriptor(k + C::KTile::k_major_step(step)), i != 0);
-    }
-    ptx::wgmma_commit();
-  }
-
-  // The half for the other warpgroup, and the sum of both: the same bits in each.
-  __device__ __forceinline__ void lay_down(WideShared<C>& shared, int turn) const {
-#pragma unroll
-    for (int i = 0; i < kScores / 4; ++i)
-      shared.exchange.sums[turn][group][i][threadIdx.x % 128] =
-          make_float4(r_s[4 * i], r_s[4 * i + 1], r_s[4 * i + 2], r_s[4 * i + 3]);
-  }
-  __device__ __forceinline__ void take_up(const WideShared<C>& shared, int turn) {
-#pragma unroll
-    for (int i = 0; i < kScores / 4; ++i) {
-      const float4 other = shared.exchange.sums[turn][1 - group][i][threadIdx.x % 128];
-      r_s[4 * i] += other.x, r_s[4 * i + 1] += other.y, r_s[4 * i + 2] += other.z, r_s[4 * i + 3] += other.w;
-    }
   }
 
   // Scores of keys from key0 on to rounded weights; O falls where a maximum rises.

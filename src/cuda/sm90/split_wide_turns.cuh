@@ -19,8 +19,8 @@ struct TurnProducts : WideProducts<C> {
   using T = typename C::Element;
   using Base::kScores, Base::r_s, Base::r_o, Base::top, Base::sum, Base::group;
 
-  // S of a step: when its keys are there, until it is done.
-  __device__ __forceinline__ void make_scores(WideShared<C>& shared, const StageRing<C>& ring) {
+  // Begins S of a step, whose keys are there.
+  __device__ __forceinline__ void start_scores(WideShared<C>& shared, const StageRing<C>& ring) {
     const uint32_t q = C::QTile::k_major(shared.q), k = C::KTile::k_major(shared.stage[ring.stage]);
     ptx::wgmma_fence();
 #pragma unroll
@@ -28,8 +28,6 @@ struct TurnProducts : WideProducts<C> {
       ptx::Wgmma<C::kKeys, T>::ss(r_s, tile::descriptor(q + C::QTile::k_major_step(i)),
                                   tile::descriptor(k + C::KTile::k_major_step(i)), i != 0);
     ptx::wgmma_commit();
-    ptx::wgmma_wait<0>();
-    ptx::pin(r_s);
   }
 
   // The counterpart's slot is read before it is written again: it belongs to two threads, in turns.
@@ -90,6 +88,7 @@ __device__ __forceinline__ void multiply_in_turns(const WideArgs& args, WideShar
   TurnProducts<C> products;
   StageRing<C> ring;
   int turn = 0;
+  bool scored = false;  // S of this warpgroup's next step has been made
   wait_for_first_piece<C>();
 #pragma unroll 1
   for (int number = 0;; number = number + 1 == WideShared<C>::kPieces ? 0 : number + 1) {
@@ -105,15 +104,31 @@ __device__ __forceinline__ void multiply_in_turns(const WideArgs& args, WideShar
       uint32_t r_p[C::kKeys / 4];
       ptx::mbarrier_wait(&shared.full[ring.stage], ring.parity);
       ptx::fence_async_shared();  // cp.async has written by way of ordinary memory accesses
+      const uint32_t v = C::VTile::mn_major(shared.stage[ring.stage] + C::kValuesAt);
       if (products.group == turn) {
-        products.make_scores(shared, ring);
+        if (!C::kEager || !scored) {
+          products.start_scores(shared, ring);
+          ptx::wgmma_wait<0>();
+          ptx::pin(products.r_s);
+        }
         products.weigh(args, shared, key0, r_p);
         products.hand_over(shared, r_p, turn);
+        products.issue_values(r_p, v);
+        ptx::wgmma_wait<0>();
+      } else if (scored = C::kEager && left > 1; scored) {
+        const StageRing<C> next = ring.next();
+        ptx::mbarrier_wait(&shared.full[next.stage], next.parity);
+        ptx::fence_async_shared();
+        products.start_scores(shared, next);
+        products.take_over(shared, r_p, turn);
+        products.issue_values(r_p, v);
+        ptx::wgmma_wait<0>();
+        ptx::pin(products.r_s);
       } else {
         products.take_over(shared, r_p, turn);
+        products.issue_values(r_p, v);
+        ptx::wgmma_wait<0>();
       }
-      products.issue_values(r_p, C::VTile::mn_major(shared.stage[ring.stage] + C::kValuesAt));
-      ptx::wgmma_wait<0>();
       ptx::pin(products.r_o);
       if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&shared.empty[ring.stage]);
       ring = ring.next();
