@@ -1,10 +1,11 @@
-// A wide block whose two multiplying warpgroups take steps in turns, for head dims above 128. S and the
-// weights of a step are one warpgroup's, of the next step the other's; both multiply them with half of the
-// values' columns each. A thread hands its weights to its counterpart, which has the same rows and keys, in
-// registers as it has them itself; the pairs of warps that so belong together wait for each other alone.
+// The two multiplying warpgroups of a wide block take steps in turns. S and the weights of a step are one's,
+// of the next step the other's; both multiply them with half of the values' columns each. A thread hands its
+// weights to its counterpart, which has the same rows and keys, in registers as it has them itself; the pairs
+// of warps that so belong together wait for each other alone.
 //
 // Scores of a step are begun when the values of the one before are done: a stage is given back to the copies
-// as soon as it can be, which is what counts where reading is what takes the time.
+// as soon as it can be, which counts where two stages are all that shared memory holds. kEager: they are
+// begun before these values, and run while the other warpgroup makes its weights.
 #ifndef TILEWISE_CUDA_SM90_SPLIT_WIDE_TURNS_H_
 #define TILEWISE_CUDA_SM90_SPLIT_WIDE_TURNS_H_
 
