@@ -82,28 +82,45 @@ Plan split_plan(const DeviceCall& call, bool invariant = false) {
   return *made;
 }
 
+// Most blocks share the first sequence, while each of the others has a few of its own.
+std::string many_parts() {
+  std::string q = "0", kv = "0";
+  for (int b = 0; b < 45; ++b) q += cat(",", b + 1), kv += cat(",", 20000 + 250 * b);
+  return cat("name=parts heads_q=40 heads_kv=1 head_dim=128 cu_seqlens_q=", q, " cu_seqlens_kv=", kv);
+}
+
 // One long sequence among short ones and empty ones, each cut somewhere, by few and by many rows; again and
 // again with one workspace, whose counters are zero after each call.
 TEST_F(CudaCache, SkewedBatches) {
-  for (const std::string line :
-       {"name=long batch=9 heads_q=4 heads_kv=2 seqlen_q=1 seqlen_kv=5000 head_dim=128 "
-        "kv_lengths=40,1,0,5000,77,128,129,300,16",
-        "name=mha batch=30 heads_q=6 heads_kv=6 seqlen_q=1 seqlen_kv=300 head_dim=64 page_size=16",
-        "name=one batch=1 heads_q=1 heads_kv=1 seqlen_q=1 seqlen_kv=20000 head_dim=64",
-        "name=tiles batch=3 heads_q=12 heads_kv=2 seqlen_q=5 seqlen_kv=1300 head_dim=128 causal=bottom-right "
-        "kv_lengths=1300,2,900",
-        "name=padding batch=3 heads_q=8 heads_kv=2 seqlen_q=6 seqlen_kv=1200 head_dim=128 q_lengths=6,0,3 "
-        "kv_lengths=1200,50,700 window=600,-1 causal=bottom-right alibi=h",
-        "name=packed heads_q=8 heads_kv=2 cu_seqlens_q=0,1,9,9,10 seqlen_kv=1500 head_dim=64 page_size=3 "
-        "kv_lengths=1500,50,9,800 causal=bottom-right",
-        "name=rows batch=4 heads_q=8 heads_kv=2 seqlen_q=18 seqlen_kv=2100 head_dim=128 page_size=16 "
-        "causal=bottom-right kv_lengths=2100,30,0,1100",
-        "name=d256 batch=4 heads_q=6 heads_kv=2 seqlen_q=2 seqlen_kv=1900 head_dim=256 sinks=random "
-        "causal=bottom-right window=1500,-1 kv_lengths=1900,3,0,40",
-        "name=d200 batch=2 heads_q=6 heads_kv=1 seqlen_q=13 seqlen_kv=1100 head_dim=200 head_dim_v=136 "
-        "page_size=1 softcap=7 alibi=h kv_lengths=1100,1024",
-        "name=latent batch=3 heads_q=40 heads_kv=1 seqlen_q=2 seqlen_kv=1200 head_dim=576 head_dim_v=512 "
-        "causal=bottom-right kv_lengths=1200,3,500"}) {
+  for (const std::string& line : std::vector<std::string>{
+           "name=long batch=9 heads_q=4 heads_kv=2 seqlen_q=1 seqlen_kv=5000 head_dim=128 "
+           "kv_lengths=40,1,0,5000,77,128,129,300,16",
+           "name=mha batch=30 heads_q=6 heads_kv=6 seqlen_q=1 seqlen_kv=300 head_dim=64 page_size=16",
+           "name=one batch=1 heads_q=1 heads_kv=1 seqlen_q=1 seqlen_kv=20000 head_dim=64",
+           "name=tiles batch=3 heads_q=12 heads_kv=2 seqlen_q=5 seqlen_kv=1300 head_dim=128 "
+           "causal=bottom-right "
+           "kv_lengths=1300,2,900",
+           "name=padding batch=3 heads_q=8 heads_kv=2 seqlen_q=6 seqlen_kv=1200 head_dim=128 q_lengths=6,0,3 "
+           "kv_lengths=1200,50,700 window=600,-1 causal=bottom-right alibi=h",
+           "name=packed heads_q=8 heads_kv=2 cu_seqlens_q=0,1,9,9,10 seqlen_kv=1500 head_dim=64 page_size=3 "
+           "kv_lengths=1500,50,9,800 causal=bottom-right",
+           "name=rows batch=4 heads_q=8 heads_kv=2 seqlen_q=18 seqlen_kv=2100 head_dim=128 page_size=16 "
+           "causal=bottom-right kv_lengths=2100,30,0,1100",
+           "name=d256 batch=4 heads_q=6 heads_kv=2 seqlen_q=2 seqlen_kv=1900 head_dim=256 sinks=random "
+           "causal=bottom-right window=1500,-1 kv_lengths=1900,3,0,40",
+           "name=d200 batch=2 heads_q=6 heads_kv=1 seqlen_q=13 seqlen_kv=1100 head_dim=200 head_dim_v=136 "
+           "page_size=1 softcap=7 alibi=h kv_lengths=1100,1024",
+           "name=latent batch=3 heads_q=40 heads_kv=1 seqlen_q=2 seqlen_kv=1200 head_dim=576 head_dim_v=512 "
+           "causal=bottom-right kv_lengths=1200,3,500",
+           "name=latent192 batch=3 heads_q=192 heads_kv=1 seqlen_q=2 seqlen_kv=900 head_dim=576 "
+           "head_dim_v=512 causal=bottom-right kv_lengths=900,3,500 sinks=random alibi=h",
+           "name=heads batch=2 heads_q=400 heads_kv=100 seqlen_q=5 seqlen_kv=330 head_dim=128 sinks=random "
+           "page_size=64 causal=bottom-right kv_lengths=330,200",
+           "name=whole batch=45 heads_q=32 heads_kv=1 seqlen_q=1 seqlen_kv=600 head_dim=256 head_dim_v=200 "
+           "sinks=random",
+           "name=nan batch=45 heads_q=8 heads_kv=1 seqlen_q=3 seqlen_kv=700 head_dim=256 inputs=nan_key:340 "
+           "causal=bottom-right window=358,-1",
+           many_parts()}) {
     for (const bool invariant : {false, true}) {
       DeviceCall call(line, DType::bf16);
       const Plan made = split_plan(call, invariant);

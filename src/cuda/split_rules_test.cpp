@@ -77,7 +77,7 @@ TEST(SplitRules, ManyRowsAndWideHeadsTakeTilesOf64Rows) {
   for (int64_t heads : {16, 128}) {
     p.heads_q = heads;
     const auto made = plan(p, made_up_device());
-    EXPECT_STREQ(made->kernel, "forward_sm90_bf16_d576_512_64x32_split_simple") << heads;
+    EXPECT_STREQ(made->kernel, "forward_sm90_bf16_d576_512_64x64_split_simple") << heads;
     // A part has no more rows than there are.
     EXPECT_EQ(cuda::split_scratch(cuda_row(made->kernel), p, {.num_splits = 0}),
               int64_t{cuda::kSplitBlocks} * (2 * std::min<int64_t>(heads, 64) * 514 * 4 + 8));

@@ -43,6 +43,10 @@ struct SplitArgs {
   Span span = {};
   int32_t total = 0;  // groups of all units
   tile::FastDivide span_groups, heads;
+  // Of configurations with kInTeams (split_schedule.cuh): blocks of a team, teams, key heads on the line, the
+  // groups that a block takes at least.
+  tile::FastDivide team;
+  int32_t teams = 0, line_heads = 0, least_share = 0;
 };
 
 // Element: of q and o; Stored: of k and v. kKeys: of a warp's step, a group; kTileKeys: of a block's, a group
@@ -58,6 +62,7 @@ struct SplitConfig {
   using Product = std::conditional_t<kQuantized, __half, Element>;
   static constexpr int kDim = kDim_, kDimV = kDim_, kWarps = kWarps_, kStages = kStages_;
   static constexpr int kThreads = 32 * kWarps;
+  static constexpr bool kInTeams = false;
   static constexpr int kGroups = kWarps;  // of a step of the block
   static constexpr int kRows = cuda::kSplitRows, kKeys = kKeys_, kTileKeys = kKeys * kGroups;
   static constexpr int kRowBytes = kDim * sizeof(Stored);

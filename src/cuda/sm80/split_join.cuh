@@ -166,7 +166,7 @@ __device__ __forceinline__ void finish_unit(const SplitArgs& args, SplitShared<C
   if (!cut || args.chunks) return;
 
   if (threadIdx.x == 0) {
-    const int share = share_of<C>(shared.found.total), first = piece.start / share;
+    const int share = share_of<C>(args, shared.found.total), first = piece.start / share;
     const uint32_t blocks = (piece.start + s.groups - 1) / share - first + 1, shift = first % 4 * 8;
     shared.first_block = first;
     shared.blocks = static_cast<int32_t>(blocks);

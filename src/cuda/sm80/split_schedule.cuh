@@ -1,7 +1,9 @@
 // Who walks which keys, from lengths that only the device knows. A unit is a tile of rows of one key head;
 // units stand in one line, each as long as the groups of keys that its rows see, and every block takes an
 // equal piece of the line: skewed batches are as balanced as uniform ones. Each block finds its own place;
-// the line is never stored.
+// the line is never stored. Where blocks stand in teams, the units of each key head stand in a line of their
+// own, all lines alike, and a team's blocks, one for each head, take the same piece of their lines: they read
+// neighbouring bytes at the same time.
 #ifndef TILEWISE_CUDA_SM80_SPLIT_SCHEDULE_H_
 #define TILEWISE_CUDA_SM80_SPLIT_SCHEDULE_H_
 
@@ -83,20 +85,41 @@ __device__ __forceinline__ int scan_block(Shared& shared, int mine, int* before)
   return all;
 }
 
+// Of a line: the blocks that share it, which of them this one is, and the key heads that stand on it, from
+// which one on.
+template <typename C>
+__device__ __forceinline__ int line_blocks(const SplitArgs& args) {
+  return C::kInTeams ? args.teams : static_cast<int>(gridDim.x);
+}
+template <typename C>
+__device__ __forceinline__ int place_on_line(const SplitArgs& args) {
+  return C::kInTeams ? args.team.divide(static_cast<int>(blockIdx.x)) : static_cast<int>(blockIdx.x);
+}
+template <typename C>
+__device__ __forceinline__ int line_heads(const SplitArgs& args) {
+  return C::kInTeams ? args.line_heads : static_cast<int>(args.params.heads_kv);
+}
+template <typename C>
+__device__ __forceinline__ int first_head(const SplitArgs& args) {
+  if constexpr (!C::kInTeams) return 0;
+  return static_cast<int>(blockIdx.x) - place_on_line<C>(args) * static_cast<int>(args.team.divisor);
+}
+
 // Groups that each block takes.
 template <typename C>
-__device__ __forceinline__ int share_of(int total) {
-  return max(kLeastShare / C::kKeys,
-             static_cast<int>((static_cast<uint32_t>(total) + gridDim.x - 1) / gridDim.x));
+__device__ __forceinline__ int share_of(const SplitArgs& args, int total) {
+  const uint32_t blocks = static_cast<uint32_t>(line_blocks<C>(args));
+  return max(C::kInTeams ? args.least_share : kLeastShare / C::kKeys,
+             static_cast<int>((static_cast<uint32_t>(total) + blocks - 1) / blocks));
 }
 
 // Groups of the line, and where this block begins in it, if it does: once over all entries to count, and once
 // to find.
 template <typename C, typename Shared>
 __device__ __forceinline__ bool find_share(const SplitArgs& args, Shared& shared) {
-  const int heads = static_cast<int>(args.params.heads_kv);
+  const int heads = line_heads<C>(args);
   if (args.uniform) {
-    const int total = args.total, begin = share_of<C>(total) * static_cast<int>(blockIdx.x);
+    const int total = args.total, begin = share_of<C>(args, total) * place_on_line<C>(args);
     if (begin >= total) return false;
     const int entry = args.heads.divide(args.span_groups.divide(begin));
     if (threadIdx.x % 32 == 0)  // by all warps the same
@@ -124,7 +147,7 @@ __device__ __forceinline__ bool find_share(const SplitArgs& args, Shared& shared
       passed += sum;
       if (passed > begin) break;
     }
-    begin = share_of<C>(total) * static_cast<int>(blockIdx.x);
+    begin = share_of<C>(args, total) * place_on_line<C>(args);
     if (begin >= total) return false;
   }
   __syncthreads();

@@ -11,8 +11,8 @@ template <typename C, typename Shared>
 class Walk {
  public:
   __device__ __forceinline__ Walk(const SplitArgs& args, const Shared& shared) {
-    const int total = shared.found.total, share = share_of<C>(total);
-    position_ = share * static_cast<int>(blockIdx.x);
+    const int total = shared.found.total, share = share_of<C>(args, total);
+    position_ = share * place_on_line<C>(args);
     left_ = min(share, total - position_);
     entry_ = shared.found.entry;
     skip_ = shared.found.at;
@@ -21,7 +21,7 @@ class Walk {
   // What the block takes of its next unit; count 0: there is no more.
   __device__ __forceinline__ Piece next(const SplitArgs& args, Shared& shared) {
     constexpr int kPieces = Shared::kPieces;
-    const int heads = static_cast<int>(args.params.heads_kv);
+    const int heads = line_heads<C>(args);
     Piece piece;
     piece.span = shared.pieces[number_ == 0 ? kPieces - 1 : number_ - 1].span;  // of the piece before
     Span& span = piece.span;
@@ -56,7 +56,7 @@ class Walk {
       ++head_;
     }
     const bool ended = left_ <= 0;
-    piece.head = head_;
+    piece.head = head_ + first_head<C>(args);
     piece.at = at;
     piece.count = ended ? 0 : args.chunks ? span.groups : min(left_, span.groups - at);
     piece.start = position_ - at;

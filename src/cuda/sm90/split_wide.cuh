@@ -2,20 +2,19 @@
 // head dims above 128. How keys are cut, scheduled and joined is sm80/split.cuh's; here all warps of a block
 // work on the same keys.
 //
-// Roles. A warpgroup copies keys into a ring of stages (cp.async), across the ends of units. Two multiply,
-// and share every step of kKeys keys: each sums S over half of head_dim and passes it to the other; both then
-// hold the same weights; each has half of O's columns.
+// Roles. A warpgroup copies keys into a ring of stages (cp.async), across the ends of units. Two multiply:
+// scores and weights of a step of kKeys keys are one's, of the next step the other's, and each has half of
+// O's columns (split_wide_turns.cuh).
 //
-//   S = Q K^T     wgmma, of the next step, while this one's weights are made
+//   S = Q K^T     wgmma
 //   P = 2^(S - m) m the running maximum of the row; O falls where it rises
 //   O += P V      wgmma, P rounded in registers
 //
-// Those that multiply meet once a step, when both have laid down their sums. A stage that is filled, or read,
-// is told of by mbarriers.
+// A stage that is filled, or read, is told of by mbarriers.
 //
-// Memory. Shared: Q, 64 rows; a ring of stages, K and V of a step, swizzled for wgmma; two steps' sums. Where
-// values are the beginning of their keys (latent attention: v is k's storage) a stage is K alone. Scratch and
-// counters as in sm80/split.cuh; a part has as many rows as the problem's groups, up to 64.
+// Memory. Shared: Q, 64 rows; a ring of stages, K and V of a step, swizzled for wgmma; a step's weights.
+// Where values are the beginning of their keys (latent attention: v is k's storage) a stage is K alone.
+// Scratch and counters as in sm80/split.cuh; a part has as many rows as the problem's groups, up to 64.
 //
 // Invariants. Rows of a tile beyond the problem's are zeros in Q and written nowhere; keys that no row sees
 // are zeros in shared memory. What a warpgroup does to a row is the same bits in the other one. Where a row's
@@ -26,66 +25,9 @@
 #include "cuda/ptx/barrier.cuh"
 #include "cuda/sm90/split_wide_end.cuh"
 #include "cuda/sm90/split_wide_load.cuh"
-#include "cuda/sm90/split_wide_product.cuh"
+#include "cuda/sm90/split_wide_turns.cuh"
 
 namespace tilewise::sm90 {
-
-// A step whose sums have been laid down. kMore: the unit has a next one.
-template <bool kMore, typename C>
-__device__ __forceinline__ void wide_step(const WideArgs& args, WideShared<C>& shared,
-                                          WideProducts<C>& products, int key0, StageRing<C> ring, int turn) {
-  meet_workers<C>();
-  float r_next[WideProducts<C>::kScores];
-  if constexpr (kMore) products.start(shared, ring.next(), r_next);
-  products.take_up(shared, turn);
-  uint32_t r_p[WideProducts<C>::kScores / 2];
-  products.weigh(args, shared, key0, r_p);
-  products.issue_values(r_p, C::VTile::mn_major(shared.stage[ring.stage] + C::kValuesAt));
-  if constexpr (kMore) {
-    ptx::wgmma_wait<1>();
-    ptx::pin(r_next);
-#pragma unroll
-    for (int i = 0; i < WideProducts<C>::kScores; ++i) products.r_s[i] = r_next[i];
-    products.lay_down(shared, 1 - turn);
-  }
-  ptx::wgmma_wait<0>();
-  ptx::pin(products.r_o);
-  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&shared.empty[ring.stage]);
-}
-
-template <typename C>
-__device__ __forceinline__ void multiply_pieces(const WideArgs& args, WideShared<C>& shared) {
-  WideProducts<C> products;
-  StageRing<C> ring;
-  int turn = 0;
-#pragma unroll 1
-  for (int number = 0;; number = number + 1 == WideShared<C>::kPieces ? 0 : number + 1) {
-    ptx::mbarrier_wait(&shared.full[ring.stage], ring.parity);
-    const sm80::Piece& piece = shared.pieces[number];
-    int left = __shfl_sync(~0u, piece.count, 0);
-    if (left == 0) return;
-    int key0 = (piece.span.first + piece.at) * C::kKeys;
-    products.begin(args, shared, sm80::Unit(piece.span, piece.head, C::kRows));
-    ptx::fence_async_shared();
-    meet_workers<C>();
-    products.start(shared, ring, products.r_s);
-    ptx::wgmma_wait<0>();
-    ptx::pin(products.r_s);
-    products.lay_down(shared, turn);
-#pragma unroll 1
-    for (; left > 1; --left) {
-      wide_step<true>(args, shared, products, key0, ring, turn);
-      ring = ring.next();
-      turn = 1 - turn;
-      key0 += C::kKeys;
-    }
-    wide_step<false>(args, shared, products, key0, ring, turn);
-    ring = ring.next();
-    turn = 1 - turn;
-    finish_wide_unit(args, shared, piece, products);
-    meet_workers<C>();  // Q and what is known of rows have been read
-  }
-}
 
 template <typename C>
 __global__ void __launch_bounds__(C::kThreads, 1) split_wide_forward(const __grid_constant__ WideArgs args) {
@@ -107,7 +49,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) split_wide_forward(const __gri
     WideLoader<C>(args, shared).run();
   } else {
     ptx::take_registers<C::kWorkerRegisters>();
-    multiply_pieces(args, shared);
+    multiply_in_turns(args, shared);
   }
 }
 

@@ -2,7 +2,7 @@
 
 namespace tilewise::sm90 {
 namespace {
-using WideUnit = WideRow<WideConfig<__nv_bfloat16, 128, 128, 64, 4>>;
+using WideUnit = WideRow<WideConfig<__nv_bfloat16, 128, 128, 64, 5, false, true>>;
 }
 }  // namespace tilewise::sm90
 

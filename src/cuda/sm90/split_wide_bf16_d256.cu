@@ -2,7 +2,7 @@
 
 namespace tilewise::sm90 {
 namespace {
-using WideUnit = WideRow<WideConfig<__nv_bfloat16, 256, 256, 32, 4>>;
+using WideUnit = WideRow<WideConfig<__nv_bfloat16, 256, 256, 32, 5>>;
 }
 }  // namespace tilewise::sm90
 

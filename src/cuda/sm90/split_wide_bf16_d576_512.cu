@@ -3,8 +3,8 @@
 namespace tilewise::sm90 {
 namespace {
 using WideUnit =
-    LatentRow<WideConfig<__nv_bfloat16, 576, 512, 32, 3, true>, WideConfig<__nv_bfloat16, 576, 512, 16, 3>>;
+    LatentRow<WideConfig<__nv_bfloat16, 576, 512, 64, 2, true>, WideConfig<__nv_bfloat16, 576, 512, 32, 2>>;
 }
 }  // namespace tilewise::sm90
 
-TILEWISE_SM90_WIDE(forward_sm90_bf16_d576_512_64x32_split_simple)
+TILEWISE_SM90_WIDE(forward_sm90_bf16_d576_512_64x64_split_simple)

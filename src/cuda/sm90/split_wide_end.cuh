@@ -60,14 +60,13 @@ __device__ __forceinline__ void write_wide_rows(const sm80::SplitArgs& args, con
   }
 }
 
-// By all that multiply.
+// By all that multiply, when the sums of rows are whole.
 template <typename C>
 __device__ __forceinline__ void finish_wide_unit(const WideArgs& args, WideShared<C>& shared,
                                                  const sm80::Piece& piece, WideProducts<C>& products) {
   const sm80::Span& s = piece.span;
   const sm80::Unit u(s, piece.head, C::kRows);
   const bool begun = piece.at > 0, cut = begun || piece.count < s.groups;
-  products.finish();
   if (!cut && !args.chunks) {
     if (args.cuts && worker<C>() == 0) args.cuts[sm80::unit_of(args, s, piece.head)] = {0, 0};
     return write_wide_rows(args, u, products);
@@ -78,8 +77,9 @@ __device__ __forceinline__ void finish_wide_unit(const WideArgs& args, WideShare
   write_wide_part(sm80::Part<C>(args, index), u, products);
   if (args.chunks) return;
 
-  const int share = sm80::share_of<C>(shared.found.total), first = piece.start / share;
-  const uint32_t blocks = (piece.start + s.groups - 1) / share - first + 1, shift = first % 4 * 8;
+  const int share = sm80::share_of<C>(args, shared.found.total), place = piece.start / share;
+  const int first = place * static_cast<int>(args.team.divisor) + sm80::first_head<C>(args);
+  const uint32_t blocks = (piece.start + s.groups - 1) / share - place + 1, shift = first % 4 * 8;
   if (args.cuts) {  // joined by the next launch
     if (!begun && worker<C>() == 0)
       args.cuts[sm80::unit_of(args, s, piece.head)] = {first, static_cast<int>(blocks)};
@@ -97,7 +97,7 @@ __device__ __forceinline__ void finish_wide_unit(const WideArgs& args, WideShare
   }
   meet_workers<C>();
   if (!shared.last) return;
-  join_wide_rows<C>(args, u, shared.blocks, PartsOfBlocks<C>{args, shared.first_block});
+  join_wide_rows<C>(args, shared, u, shared.blocks, PartsOfBlocks<C>{args, shared.first_block});
 }
 
 }  // namespace tilewise::sm90

@@ -2,8 +2,8 @@
 
 namespace tilewise::sm90 {
 namespace {
-using WideUnit = LatentRow<WideConfig<__half, 576, 512, 32, 3, true>, WideConfig<__half, 576, 512, 16, 3>>;
+using WideUnit = LatentRow<WideConfig<__half, 576, 512, 64, 2, true>, WideConfig<__half, 576, 512, 32, 2>>;
 }
 }  // namespace tilewise::sm90
 
-TILEWISE_SM90_WIDE(forward_sm90_f16_d576_512_64x32_split_simple)
+TILEWISE_SM90_WIDE(forward_sm90_f16_d576_512_64x64_split_simple)

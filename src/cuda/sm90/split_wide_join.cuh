@@ -10,13 +10,14 @@
 
 namespace tilewise::sm90 {
 
-// The n-th part of a unit that begins in a block and ends in a later one.
+// The n-th part of a unit that begins in a block and ends in a later one of its line.
 template <typename C>
 struct PartsOfBlocks {
   const sm80::SplitArgs& args;
   int first;
   __device__ __forceinline__ sm80::Part<C> operator()(int n) const {
-    return sm80::Part<C>(args, 2 * static_cast<int64_t>(first + n) + (n == 0 ? 1 : 0));
+    const int block = first + n * static_cast<int>(args.team.divisor);
+    return sm80::Part<C>(args, 2 * static_cast<int64_t>(block) + (n == 0 ? 1 : 0));
   }
 };
 
@@ -40,13 +41,139 @@ __device__ __forceinline__ void write_wide_part(const sm80::Part<C>& part, const
   }
 }
 
-// All rows of a unit from `count` parts, by all that multiply: a warp takes 128 columns of a row at a time.
+// Rows of a unit that are joined, in the memory of Q: what each of their parts weighs, divided by what all
+// weigh and the sink; where the row lies in o; what is known of it.
+template <typename C>
+struct JoinedRows {
+  static constexpr uint32_t kReal = 1, kSpoiled = 2;  // a query that exists; O is not finite
+  int64_t at[C::kRows];
+  uint32_t state[C::kRows];
+  static constexpr int kWeights = (C::QTile::kBytes - 12 * C::kRows) / 8;
+  float weight[kWeights], sum[kWeights];  // part by part
+};
+
+// Row i of them, r of the unit, by one thread.
 template <typename C, typename At>
-__device__ __forceinline__ void join_wide_rows(const sm80::SplitArgs& args, const sm80::Unit& u, int count,
-                                               const At& at) {
+__device__ __forceinline__ void weigh_parts(const sm80::SplitArgs& args, const sm80::Unit& u,
+                                            JoinedRows<C>& rows, int i, int r, int pitch, int count,
+                                            const At& at) {
+  const ForwardParams& p = args.params;
+  const int query = u.query(args, r), head = u.head(args, r);
+  const bool real = query < u.w.len_q;
+  float top = kNegativeInfinity, sum = 0.0f;
+#pragma unroll 4
+  for (int n = 0; n < count; ++n) {
+    const float of_part = __ldcg(at(n).top() + r);
+    rows.weight[n * pitch + i] = of_part;
+    rows.sum[n * pitch + i] = __ldcg(at(n).sum() + r);
+    top = fmaxf(top, of_part);
+  }
+#pragma unroll 4
+  for (int n = 0; n < count; ++n)
+    sum = fmaf(sm80::part_weight(rows.weight[n * pitch + i], top), rows.sum[n * pitch + i], sum);
+  const bool sees = real && sum != 0.0f;
+  const float sink = p.sinks && real ? p.sinks[head * p.sinks_stride] : kNegativeInfinity;
+  const sm80::SplitEnd end(top, sum, sink);
+  const float factor = sees ? end.factor() : 0.0f;
+#pragma unroll 4
+  for (int n = 0; n < count; ++n) {
+    float& weight = rows.weight[n * pitch + i];
+    weight = sm80::part_weight(weight, top) * factor;
+  }
+  rows.at[i] = p.o.at(u.w.batch, u.w.q_begin + query, head);
+  rows.state[i] = !real ? 0 : sum * 0.0f == 0.0f ? rows.kReal : rows.kReal | rows.kSpoiled;
+  if (p.lse.data) p.lse.at(u.w.batch, u.w.q_begin + query, head) = sees ? end.lse() : sink;
+}
+
+// Four columns of a row of o, `at` elements into it.
+template <typename T>
+__device__ __forceinline__ void write_columns(const sm80::SplitArgs& args, int64_t at, int column,
+                                              const float (&o)[4]) {
+  const ForwardParams& p = args.params;
+  const int left = static_cast<int>(p.head_dim_v) - column;
+  if (args.wide_stores && left > 0) {
+    uint32_t words[2];
+    tile::round_weights<T>(words, o);
+    *reinterpret_cast<uint2*>(static_cast<T*>(p.o.data) + at + column) = make_uint2(words[0], words[1]);
+    return;
+  }
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    if (c >= left) continue;
+    if (p.o.dtype == DType::f32)
+      static_cast<float*>(p.o.data)[at + column + c] = o[c];
+    else
+      static_cast<T*>(p.o.data)[at + column + c] = static_cast<T>(o[c]);
+  }
+}
+
+// All rows of a unit from `count` parts, by all that multiply, when nobody reads Q any more. A thread has
+// four columns of several rows, and asks for all of them before it needs one.
+template <typename C, typename At>
+__device__ __forceinline__ void join_wide_rows(const sm80::SplitArgs& args, WideShared<C>& shared,
+                                               const sm80::Unit& u, int count, const At& at) {
+  using T = typename C::Element;
+  using Rows = JoinedRows<C>;
+  constexpr int kRowsAtOnce = 8, kPartsAtOnce = 2, kThreadsOfRow = C::kDimV / 4;
+  constexpr int kStride = C::kWorkers / kThreadsOfRow;
+  static_assert(sizeof(Rows) <= C::QTile::kBytes && Rows::kWeights >= C::kRows);
+  Rows& rows = *reinterpret_cast<Rows*>(shared.q);
+  const int thread = worker<C>(), column = thread % kThreadsOfRow * 4;
+  const int pitch = min(u.rows, Rows::kWeights / count);
 #pragma unroll 1
-  for (int n = worker<C>() / 32; n < u.rows * C::kPieces; n += C::kWorkers / 32)
-    sm80::join_row<C>(args, u, n / C::kPieces, count, at, n % C::kPieces * 128);
+  for (int row0 = 0; row0 < u.rows; row0 += pitch) {
+    const int end = min(pitch, u.rows - row0);
+    if (thread < end) weigh_parts(args, u, rows, thread, row0 + thread, pitch, count, at);
+    meet_workers<C>();
+#pragma unroll 1
+    for (int first = thread / kThreadsOfRow; first < end; first += kStride * kRowsAtOnce) {
+      float o[kRowsAtOnce][4] = {};
+#pragma unroll 1
+      for (int n = 0; n < count; n += kPartsAtOnce) {
+        float4 parts[kPartsAtOnce][kRowsAtOnce];
+#pragma unroll
+        for (int m = 0; m < kPartsAtOnce; ++m) {
+          const float* g_o = at(min(n + m, count - 1)).o(row0) + column;
+#pragma unroll
+          for (int j = 0; j < kRowsAtOnce; ++j)
+            parts[m][j] =
+                __ldcg(reinterpret_cast<const float4*>(g_o + min(first + j * kStride, end - 1) * C::kDimV));
+        }
+#pragma unroll
+        for (int m = 0; m < kPartsAtOnce; ++m) {
+          if (n + m >= count) continue;
+#pragma unroll
+          for (int j = 0; j < kRowsAtOnce; ++j) {
+            const float weight = rows.weight[(n + m) * pitch + min(first + j * kStride, end - 1)];
+            o[j][0] = fmaf(weight, parts[m][j].x, o[j][0]);
+            o[j][1] = fmaf(weight, parts[m][j].y, o[j][1]);
+            o[j][2] = fmaf(weight, parts[m][j].z, o[j][2]);
+            o[j][3] = fmaf(weight, parts[m][j].w, o[j][3]);
+          }
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kRowsAtOnce; ++j) {
+        const int i = first + j * kStride;
+        if (i >= end) continue;
+        const bool real = rows.state[i] & Rows::kReal;
+        const float probe = (o[j][0] + o[j][1] + o[j][2] + o[j][3]) * 0.0f;
+        if (real && probe != 0.0f) atomicOr(&rows.state[i], Rows::kSpoiled);
+        if (!real) o[j][0] = o[j][1] = o[j][2] = o[j][3] = 0.0f;
+        write_columns<T>(args, rows.at[i], column, o[j]);
+      }
+    }
+    meet_workers<C>();
+#pragma unroll 1
+    for (int i = thread / 32; i < end; i += C::kWorkers / 32) {
+      if (!(rows.state[i] & Rows::kSpoiled)) continue;
+      __syncwarp();
+      const int r = row0 + i;
+      sm80::exact_row<T, T>(args.params, u.w.batch, u.head(args, r), u.kv_head, u.query(args, r), 0,
+                            static_cast<int>(args.params.head_dim_v));
+    }
+    meet_workers<C>();  // before the next rows
+  }
 }
 
 // 128 columns of a row, from column0 on, by the whole block: every warp adds up each kWarps-th part, and what

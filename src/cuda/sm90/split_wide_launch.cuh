@@ -9,13 +9,43 @@ namespace tilewise::sm90 {
 
 constexpr int kMostParts = 3;  // of a unit that its own blocks join
 
+// Shares that end where units do leave fewer parts to join, which is worth some per cent of a block's work.
 template <typename C>
-cudaError_t launch_wide(const ForwardParams& p, const cuda::Call& call) {
+int least_share(const WideArgs& args) {
+  const int least = std::max(1, sm80::kLeastShare / C::kKeys), groups = args.span.groups;
+  if (!args.uniform || groups == 0) return least;
+  const int share = std::max(least, (args.total + args.teams - 1) / args.teams);
+  const int parts = std::max(1, groups / share);
+  const int even = share > groups ? (share + groups - 1) / groups * groups : (groups + parts - 1) / parts;
+  return even * 100 <= share * 107 ? even : least;
+}
+
+// One key head of many query heads: a key head for each 64 of them, all in the same place, so that blocks of
+// a team share their keys.
+inline ForwardParams by_tiles_of_heads(ForwardParams p) {
+  if (p.heads_kv != 1 || p.heads_q == cuda::kWideRows || p.heads_q % cuda::kWideRows) return p;
+  p.heads_kv = p.heads_q / cuda::kWideRows;
+  p.k.head_stride = p.v.head_stride = 0;
+  return p;
+}
+
+template <typename C>
+cudaError_t launch_wide(const ForwardParams& all, const cuda::Call& call) {
   static_assert(sizeof(WideShared<C>) <= sm80::kSharedOfHopper);
+  const ForwardParams p = by_tiles_of_heads(all);
   WideArgs args;
   static_cast<sm80::SplitArgs&>(args) = sm80::split_args<C>(p, call);
   if (args.entries == 0) return cudaSuccess;
-  const int blocks = std::min(call.multiprocessors, cuda::kSplitBlocks);
+  const int most = std::min(call.multiprocessors, cuda::kSplitBlocks), heads = static_cast<int>(p.heads_kv);
+  // Teams where they leave few blocks idle.
+  const bool in_teams = heads > 1 && most / heads * heads * 100 >= most * 85;
+  const int team = in_teams ? heads : 1, blocks = most / team * team;
+  args.team = tile::FastDivide(team);
+  args.teams = blocks / team;
+  args.line_heads = heads / team;
+  args.heads = tile::FastDivide(args.line_heads);
+  args.total /= team;
+  args.least_share = least_share<C>(args);
   const int64_t units = int64_t{args.entries} / std::max(1, args.chunks) * args.params.heads_kv;
   // One block joins two or three parts well, and not many.
   if (args.chunks == 0 && units * kMostParts < blocks)
@@ -24,9 +54,10 @@ cudaError_t launch_wide(const ForwardParams& p, const cuda::Call& call) {
   const cudaError_t error = cuda::launch_early(split_wide_forward<C>, blocks, C::kThreads,
                                                sizeof(WideShared<C>), call.stream, args);
   if (error != cudaSuccess || (args.chunks == 0 && !args.cuts)) return error;
-  const int slices = std::min(args.part_rows * C::kPieces, 64);
+  const int64_t items = args.part_rows * C::kPieces,
+                slices = std::min(items, std::max<int64_t>(64, 512 / units));
   return cuda::launch_early(split_wide_join<C>, std::min<int64_t>(units * slices, 1 << 20), C::kThreads, 0,
-                            call.stream, args, units, slices);
+                            call.stream, args, units, static_cast<int>(slices));
 }
 
 // 0 bytes: asking loads the kernel.

@@ -19,15 +19,15 @@ class WideLoader {
   __device__ __forceinline__ void run() {
     StageRing<C> ring;
     begin_piece();
+    tell_first_piece<C>();
 #pragma unroll 1
     for (int n = 0;; ++n, ring = ring.next()) {
-      if (n >= C::kStages) ptx::mbarrier_wait(&shared_.empty[ring.stage], ring.parity ^ 1);
       if (steps_ == 0) {
-        ptx::mbarrier_arrive(&shared_.full[ring.stage]);  // nothing but the news that there is no more
         ptx::cp_async_commit();
         ptx::cp_async_wait<0>();
         return;
       }
+      if (n >= C::kStages) ptx::mbarrier_wait(&shared_.empty[ring.stage], ring.parity ^ 1);
       copy(ptx::shared_address(shared_.stage[ring.stage]));
       key_ += C::kKeys;
       const bool ends = --steps_ == 0;

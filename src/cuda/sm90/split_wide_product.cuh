@@ -4,7 +4,8 @@
 #ifndef TILEWISE_CUDA_SM90_SPLIT_WIDE_PRODUCT_H_
 #define TILEWISE_CUDA_SM90_SPLIT_WIDE_PRODUCT_H_
 
-#include "cuda/ptx/wgmma_narrow.cuh"
+#include "cuda/ptx/cp_async.cuh"
+#include "cuda/ptx/wgmma.cuh"
 #include "cuda/sm80/split_rows.cuh"
 #include "cuda/sm80/split_softmax.cuh"
 #include "cuda/sm90/split_wide_config.cuh"
@@ -18,7 +19,7 @@ struct WideProducts {
 
   const int group;  // of the two warpgroups, in a uniform register
   float r_o[C::kHalf / 2];
-  float r_s[kScores];    // of a step: before they are put together, over this warpgroup's half of head_dim
+  float r_s[kScores];    // of a step
   float top[2], sum[2];  // sums are the lane's own until `finish`
 
   __device__ __forceinline__ WideProducts() : group(__shfl_sync(~0u, worker<C>() / 128, 0)) {}
@@ -57,42 +58,6 @@ struct WideProducts {
     for (float& o : r_o) o = 0.0f;
   }
 
-  // Begins the sums of a step, when its keys are there.
-  __device__ __forceinline__ void start(WideShared<C>& shared, StageRing<C> ring, float (&r)[kScores]) const {
-    ptx::mbarrier_wait(&shared.full[ring.stage], ring.parity);
-    ptx::fence_async_shared();  // cp.async has written by way of ordinary memory accesses
-    issue_scores(r, C::QTile::k_major(shared.q), C::KTile::k_major(shared.stage[ring.stage]));
-  }
-
-  // S over this warpgroup's half of head_dim: of each panel of 64 columns the first 32 or the others.
-  __device__ __forceinline__ void issue_scores(float (&r)[kScores], uint32_t q, uint32_t k) const {
-    q += 4 * group;
-    k += 4 * group;
-    ptx::wgmma_fence();
-#pragma unroll
-    for (int i = 0; i < C::kDim / 32; ++i) {
-      const int step = i / 2 * 4 + i % 2;
-      ptx::Wgmma<C::kKeys, T>::ss(r, tile::descriptor(q + C::QTile::k_major_step(step)),
-                                  tile::descriptor(k + C::KTile::k_major_step(step)), i != 0);
-    }
-    ptx::wgmma_commit();
-  }
-
-  // The half for the other warpgroup, and the sum of both: the same bits in each.
-  __device__ __forceinline__ void lay_down(WideShared<C>& shared, int turn) const {
-#pragma unroll
-    for (int i = 0; i < kScores / 4; ++i)
-      shared.sums[turn][group][i][threadIdx.x % 128] =
-          make_float4(r_s[4 * i], r_s[4 * i + 1], r_s[4 * i + 2], r_s[4 * i + 3]);
-  }
-  __device__ __forceinline__ void take_up(const WideShared<C>& shared, int turn) {
-#pragma unroll
-    for (int i = 0; i < kScores / 4; ++i) {
-      const float4 other = shared.sums[turn][1 - group][i][threadIdx.x % 128];
-      r_s[4 * i] += other.x, r_s[4 * i + 1] += other.y, r_s[4 * i + 2] += other.z, r_s[4 * i + 3] += other.w;
-    }
-  }
-
   // Scores of keys from key0 on to rounded weights; O falls where a maximum rises.
   __device__ __forceinline__ void weigh(const sm80::SplitArgs& args, const WideShared<C>& shared, int key0,
                                         uint32_t (&r_p)[kScores / 2]) {
@@ -125,28 +90,24 @@ struct WideProducts {
   __device__ __forceinline__ void load_queries(const sm80::SplitArgs& args, WideShared<C>& shared,
                                                const sm80::Unit& u) const {
     const ForwardParams& p = args.params;
-    constexpr int kChunks = C::kDim / 8;
-    const int dim = static_cast<int>(p.head_dim);
-#pragma unroll 2
-    for (int n = worker<C>(); n < C::kRows * kChunks; n += C::kWorkers) {
-      const int r = n / kChunks, column = (n - r * kChunks) * 8, query = u.query(args, r);
-      uint4 words = make_uint4(0, 0, 0, 0);
-      if (r < u.rows && query < u.w.len_q && column < dim) {
-        const T* g_q = static_cast<const T*>(p.q.data) +
-                       p.q.at(u.w.batch, u.w.q_begin + query, u.head(args, r)) + column;
-        if (column + 8 <= dim) {
-          words = *reinterpret_cast<const uint4*>(g_q);
-        } else {
-          uint32_t parts[4] = {};
+    constexpr int kWarps = C::kWorkers / 32, kChunks = C::kDim / 8;
+    const int lane = threadIdx.x % 32, bytes = 2 * static_cast<int>(p.head_dim);
+#pragma unroll 4
+    for (int i = 0; i < C::kRows / kWarps; ++i) {
+      const int r = worker<C>() / 32 + i * kWarps, query = u.query(args, r);
+      const bool real = r < u.rows && query < u.w.len_q;
+      const T* g_q = static_cast<const T*>(p.q.data);
+      if (real) g_q += p.q.at(u.w.batch, u.w.q_begin + query, u.head(args, r));
 #pragma unroll
-          for (int i = 0; i < 8; ++i)
-            if (column + i < dim)
-              parts[i / 2] |= static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(g_q)[i]) << i % 2 * 16;
-          words = make_uint4(parts[0], parts[1], parts[2], parts[3]);
-        }
+      for (int chunk = lane; chunk < (kChunks + 31) / 32 * 32; chunk += 32) {
+        const int some = real ? min(max(bytes - 16 * chunk, 0), 16) : 0;
+        if (chunk < kChunks)
+          ptx::cp_async_16(ptx::shared_address(shared.q) + C::QTile::chunk_offset(r, chunk),
+                           some > 0 ? g_q + 8 * chunk : static_cast<const T*>(p.q.data), some);
       }
-      *reinterpret_cast<uint4*>(shared.q + C::QTile::chunk_offset(r, column / 8)) = words;
     }
+    ptx::cp_async_commit();
+    ptx::cp_async_wait<0>();
   }
 };
 
