@@ -218,7 +218,7 @@ Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& devi
   const double idle = e.waves > 0 ? std::max(1.0, rounds / e.waves) : 1.0;
   double read = e.bytes;
   // With one tile of queries a key is worth little work, and each query head reads it anew: heads of a group
-  // from the L2, at 1.1 times the memory's rate in all (docs/performance/decode.md).
+  // from the L2, at 1.1 times the memory's rate in all (docs/performance/decode_cuda.md).
   if (padded && kernel.op == Op::forward && tiles_of(kernel, p) == 1)
     read = std::max(read, visible / static_cast<double>(p.seqlen_q) * walk.readers /
                               static_cast<double>(p.heads_q) * 2.0 *
@@ -238,7 +238,7 @@ Estimate estimate(const Kernel& kernel, const Problem& p, const DeviceInfo& devi
   const bool stays = starts && kernel.target == Target::sm90 && (facts.blocks == 1 || facts.packs_heads);
   const double begin = facts.packs_heads ? 1.2e-6 : stays ? 1e-6 : 0.0;
   // Of the bandwidth, where heads share tiles, and where a tile is mostly empty: one block walks all keys of
-  // a head (docs/performance/decode.md).
+  // a head (docs/performance/decode_cuda.md).
   const double share = walk.readers < static_cast<double>(p.heads_q)            ? 0.75
                        : padded && device.isa == 90 && p.seqlen_q <= kSplitRows ? 0.88
                                                                                 : 1.0;
