@@ -128,6 +128,8 @@ constexpr double kRowSeconds = 0.2e-6;  // 0.06 measured: sets the change to fus
 constexpr double kSmallEfficiency = 0.75;
 // Of small, with an L1 of 32 KB: rows that are read where they lie, often 3 KB apart, fall on few of its
 // sets. AVX-512, which such a processor runs in halves, has time for that.
+// Keys of 16 bits are widened, or dotted, for each row of a head's one query again.
+constexpr double kSmallOneQuery16 = 0.48;
 constexpr double kFewSetsEfficiency = 0.62, kHalvedEfficiency = 0.80;
 constexpr int64_t kWideL1 = 48 << 10;
 constexpr double kSmallBackwardEfficiency = 0.85;
@@ -268,8 +270,10 @@ Estimate estimate(const Kernel& kernel, const Problem& problem, const DeviceInfo
     const bool backward = kernel.op == Op::backward, fast_dots = by_dots && dots_ratio(device) >= 1;
     const bool narrow = device.l1_bytes < kWideL1 && rows > static_cast<double>(lanes_of(kernel.target));
     const bool bf16 = kernel.stored_kv() == DType::bf16;
-    const double efficiency = backward  ? (bf16 ? kSmallBackwardBf16 : kSmallBackwardEfficiency)
-                              : !narrow ? kSmallEfficiency
+    const bool one_query_16 = !backward && problem.seqlen_q == 1 && kernel.stored_kv() != DType::f32;
+    const double efficiency = backward       ? (bf16 ? kSmallBackwardBf16 : kSmallBackwardEfficiency)
+                              : one_query_16 ? kSmallOneQuery16
+                              : !narrow      ? kSmallEfficiency
                               : kernel.target == Target::avx512 && !bf16 ? kHalvedEfficiency
                                                                          : kFewSetsEfficiency;
     // What is hidden is left out but for half a strip of lanes.
